@@ -1,0 +1,5 @@
+"""The command line as three steps that only `run` joins: parse, do, render.
+
+Nothing here prints, reads the environment, the working directory or the terminal: an Invocation says
+what there is, an Output says what came of it, and the process that was started does the rest.
+"""

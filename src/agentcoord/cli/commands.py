@@ -1,0 +1,151 @@
+"""The commands: what each is for, which options it has a use for, and which of them it cannot do without."""
+
+from msgspec import Struct
+
+from agentcoord.cli.options import BY_NAME, METADATA, SIGNALS, SYNTHETIC, TERMINAL, Option
+
+_METADATA = tuple(option.name for option in (*METADATA, *SYNTHETIC))
+_ITEM = ("agent-id", "repo", "target")
+
+
+class Command(Struct, frozen=True):
+    """One command. `required` is checked in its order, after a backend was selected (spec: cli §1.3)."""
+
+    name: str
+    summary: str
+    takes: tuple[str, ...] = ()
+    required: tuple[str, ...] = ()
+    positional: str = ""
+    hidden: bool = False
+    here: bool = True
+    """False: the command is part of the contract, but not of this release."""
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Give the options the command has a use for."""
+        return tuple(BY_NAME[name] for name in self.takes)
+
+
+COMMANDS = (
+    Command(
+        "claim",
+        "Acquire or renew the lease on one work item",
+        (*_ITEM, "batch-id", "branch", "ttl", *_METADATA),
+        _ITEM,
+    ),
+    Command(
+        "release",
+        "Give a lease back, hand it over, or close its lane for good",
+        (
+            *_ITEM,
+            "branch",
+            "handoff-to",
+            "handoff-note",
+            *(option.name for option in TERMINAL),
+            "lane",
+            *_METADATA,
+        ),
+        _ITEM,
+    ),
+    Command(
+        "heartbeat",
+        "Say that an agent is still there, and what it does",
+        ("agent-id", "repo", "target", "batch-id", "branch", "status", "ttl", *_METADATA),
+        ("agent-id",),
+    ),
+    Command(
+        "register-batch",
+        "Register work that is planned together, from a manifest",
+        ("file", "batch-id", "launch-prompt", *(option.name for option in SYNTHETIC)),
+        ("file",),
+    ),
+    Command(
+        "record-event",
+        "Add a fact to the trail of a batch",
+        (
+            "batch-id",
+            "type",
+            "lane",
+            "agent-id",
+            "repo",
+            "target",
+            "branch",
+            "status",
+            "message",
+            *(option.name for option in SIGNALS),
+            *(option.name for option in TERMINAL),
+            *_METADATA,
+        ),
+        ("batch-id", "type"),
+    ),
+    Command(
+        "status",
+        "Show who has what: everything, one work item or one batch",
+        ("repo", "target", "batch-id", "include-archived", "plain"),
+    ),
+    Command(
+        "log",
+        "Read the trail of a work item",
+        (
+            "repo",
+            "target",
+            "since",
+            "machine",
+            "host",
+            "type",
+            "limit",
+            "format",
+            "sync",
+            "include-synthetic",
+        ),
+        positional="OWNER/REPO#TARGET",
+        here=False,
+    ),
+    Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id",), ("batch-id",)),
+    Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",), here=False),
+    Command(
+        "attention-resolve",
+        "Settle a request for attention",
+        ("workspace", "repo", "attention-id", "source-generation"),
+        ("workspace", "repo", "attention-id", "source-generation"),
+        here=False,
+    ),
+    Command(
+        "attention-get",
+        "Show one request for attention",
+        ("workspace", "repo", "attention-id"),
+        ("workspace", "repo", "attention-id"),
+        here=False,
+    ),
+    Command(
+        "attention-list",
+        "List requests for attention",
+        ("workspace", "repo", "include-resolved", "limit"),
+        ("workspace", "repo"),
+        here=False,
+    ),
+    Command(
+        "gc",
+        "Archive, compact and delete what has outlived its time",
+        ("dry-run", "execute", "hot-days", "archive-days", "synthetic-hot-days", "prefix"),
+        here=False,
+    ),
+    Command("version", "Print the versions of the contract"),
+    Command("config", "Show the configuration in force, or set it (config set)"),
+    Command("doctor", "Check the backend and what it holds", ("deep", "doctor-prefix", "stack-json")),
+    Command(
+        "bootstrap",
+        "Install the command and put it on the PATH",
+        ("install-dir", "status-state-root", "profile", "no-profile"),
+    ),
+    Command("demo", "Watch a claim being won, refused and taken over"),
+    Command("completion", "Print completion code for bash, zsh or fish", positional="SHELL"),
+    Command(
+        "config set",
+        "Write settings to the user file",
+        ("api-url", "token-stdin", "machine-id", "policy"),
+        hidden=True,
+        here=False,
+    ),
+)
+BY_COMMAND = {command.name: command for command in COMMANDS}

@@ -1,0 +1,82 @@
+"""The doctor's two reports: from the selected backend to what is printed (spec: cli §14)."""
+
+from agentcoord.cli.options import Words
+from agentcoord.cli.output import Invocation, Output
+from agentcoord.cli.render.doctor import render_report, render_stack
+from agentcoord.cli.requests import DoctorRequest
+from agentcoord.errors import CoordError, Exit, StackUsageError
+from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
+from agentcoord.operations.doctor.report import Backend, examine
+from agentcoord.operations.doctor.stack import examine_stack
+from agentcoord.protocol.paths import is_repo
+from agentcoord.settings.selection import Selection, redact, split_brain_refusal
+from agentcoord.settings.value import Settings
+from agentcoord.stores.local import LocalStore
+from agentcoord.stores.opening import absolute, open_store
+
+
+def _backend(selection: Selection, cwd: str) -> Backend:
+    root = None
+    if selection.kind == "local" and selection.root is not None:
+        root = absolute(selection.root, cwd).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return Backend(
+        kind=selection.kind,
+        repo=selection.repo if selection.kind == "github" else None,
+        url=redact(selection.url) if selection.kind == "http" and selection.url is not None else None,
+        root=root,
+    )
+
+
+async def examination(
+    request: DoctorRequest, settings: Settings, invocation: Invocation, output: Output, *, json: bool
+) -> None:
+    """Examine the selected backend and report; a split brain is reported in full and then fails."""
+    if request.prefix is not None:
+        require_prefix(request.prefix)
+    selection = settings.selected
+    store = open_store(selection, invocation.cwd)
+    if selection.implicit and isinstance(store, LocalStore):
+        store.create_root()
+    report = await examine(
+        store,
+        _backend(selection, invocation.cwd),
+        settings.identity,
+        deep=request.deep,
+        prefix=request.prefix,
+        split_brain_file=selection.split_brain_file,
+    )
+    render_report(report, output, json=json)
+    if selection.split_brain_file is not None:
+        output.stderr.append(split_brain_refusal(selection.split_brain_file))
+        output.exit = Exit.UNKNOWN
+
+
+def require_stack(words: Words) -> None:
+    """Check the options of a stack report. Raises StackUsageError."""
+    backend, prefix = words.text("backend"), words.text("doctor_prefix")
+    if backend is not None and not is_repo(backend):
+        raise StackUsageError(f"invalid backend repo: {backend}")
+    if prefix is not None:
+        require_stack_prefix(prefix)
+
+
+async def stack_report(
+    words: Words, settings: Settings, fault: CoordError | None, invocation: Invocation, output: Output
+) -> None:
+    """Report on the component; `fault` is why its configuration could not be trusted."""
+    selection = settings.selected
+    store = None
+    if fault is None:
+        try:
+            store = open_store(selection, invocation.cwd)
+        except CoordError as error:
+            fault = error
+    report = await examine_stack(
+        store,
+        fault,
+        _backend(selection, invocation.cwd),
+        settings.identity,
+        deep=words.flag("deep"),
+        prefix=words.text("doctor_prefix"),
+    )
+    render_stack(report, output)

@@ -1,0 +1,45 @@
+"""Help, made from the tables of commands and options."""
+
+from agentcoord.cli.commands import BY_COMMAND, COMMANDS
+from agentcoord.cli.options import BACKEND, Option
+
+_EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usage of doctor --stack-json"
+
+
+def main_help() -> str:
+    """Give the overview: every command, and the options they share."""
+    rows = [(command.name, command.summary) for command in COMMANDS if not command.hidden]
+    lines = ["Usage: agent-coord <command> [options]", "", "Commands:", *_table(rows), "", "Common options:"]
+    lines += _table([(_spelled(option), option.text) for option in BACKEND] + [("-h, --help", "Show this help")])
+    lines += ["", "agent-coord <command> --help explains one command.", _EXITS]
+    return "\n".join(lines)
+
+
+def command_help(name: str) -> str:
+    """Give one command's purpose and options."""
+    command = BY_COMMAND[name]
+    title = f"Usage: agent-coord {name.replace(' ', '-')} [options]"
+    if command.positional:
+        title += f" [{command.positional}]"
+    lines = [title, "", command.summary + "."]
+    if command.required:
+        lines += ["", "Required: " + ", ".join(f"--{option}" for option in command.required)]
+    if command.options:
+        lines += ["", "Options:", *_table([(_spelled(option), _explained(option)) for option in command.options])]
+    lines += ["", "Common options:"]
+    shared = [option for option in BACKEND if option not in command.options]
+    lines += _table([(_spelled(option), option.text) for option in shared] + [("-h, --help", "Show this help")])
+    return "\n".join(lines)
+
+
+def _spelled(option: Option) -> str:
+    return f"--{option.name} {option.metavar}".rstrip()
+
+
+def _explained(option: Option) -> str:
+    return f"{option.text}: {', '.join(option.choices)}" if option.choices else option.text
+
+
+def _table(rows: list[tuple[str, str]]) -> list[str]:
+    width = max(len(left) for left, _ in rows)
+    return [f"  {left.ljust(width)}  {right}" for left, right in rows]

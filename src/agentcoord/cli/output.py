@@ -1,0 +1,51 @@
+"""What there is when a command starts, and what came of it. Values, so that both can travel."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from agentcoord.errors import Exit
+
+
+class Terminal(Struct, frozen=True):
+    """What the caller's stdout is: whether a person reads it, how wide, and whether in colour.
+
+    `notices` tells whether stderr is a terminal too: hints for people go there only then.
+    """
+
+    person: bool = False
+    columns: int = 80
+    colour: bool = False
+    notices: bool = False
+
+
+class Invocation(Struct, frozen=True):
+    """One command as it was called. `argv` is without the program's name; bytes that are not UTF-8
+    stand in it as surrogates.
+
+    `stdin` and `read_file` give bytes and raise OSError; `now` answers in UTC; `random` gives that
+    many bytes. `program` is the absolute path of the command, for `bootstrap`.
+    """
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: str
+    now: Callable[[], datetime]
+    random: Callable[[int], bytes]
+    read_file: Callable[[str], bytes]
+    stdin: Callable[[], bytes]
+    program: str = "agent-coord"
+    terminal: Terminal = Terminal()
+
+
+class Output(Struct):
+    """What a command says and how it ends. Lines on stderr are whole and in order."""
+
+    stdout: bytes = b""
+    stderr: list[str] = field(default_factory=list[str])
+    exit: int = Exit.OK
+
+    def say(self, text: str) -> None:
+        """Add a line for stdout."""
+        self.stdout += text.encode("utf-8", "surrogateescape") + b"\n"

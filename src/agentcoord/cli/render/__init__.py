@@ -1,0 +1,1 @@
+"""From results to text and JSON: one module a noun."""

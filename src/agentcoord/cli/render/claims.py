@@ -1,0 +1,53 @@
+"""Claims and releases: the line a script reads, or the record written."""
+
+from agentcoord.cli.output import Output
+from agentcoord.errors import Exit
+from agentcoord.operations.claims import Claimed, Refused, Released, ReleaseRequest
+from agentcoord.protocol.claims import refusal
+from agentcoord.protocol.documents import encode_pretty
+
+
+def render_claim(result: Claimed | Refused, output: Output, *, json: bool) -> None:
+    """Say who holds the lease now; a refusal goes to stderr too, whatever stdout carries."""
+    if isinstance(result, Refused):
+        refused = result.refusal
+        output.stderr.append(refusal(refused, result.repo, result.target))
+        output.exit = Exit.REFUSED
+        if json:
+            output.stdout += encode_pretty(
+                {
+                    "refused": True,
+                    "repo": result.repo,
+                    "target": result.target,
+                    "holder": refused.holder,
+                    "liveness": refused.seen,
+                    "expires_at": refused.expires_at,
+                }
+            )
+        return
+    record = result.record
+    if json:
+        output.stdout += encode_pretty(
+            {
+                "record": record,
+                "fence": result.fence,
+                "renewed": result.renewed,
+                "taken_over_from": result.taken_over_from,
+            }
+        )
+        return
+    output.say(f"claimed {record['repo']}#{record['target']} by {record['agent_id']} until {record['expires_at']}")
+
+
+def render_release(result: Released, request: ReleaseRequest, output: Output, *, json: bool) -> None:
+    """Say that the lease is given back, or that its lane was closed before."""
+    closed, item = result.closed, f"{request.repo}#{request.target}"
+    if json:
+        shown = {"record": result.record}
+        if closed is not None:
+            shown |= {"event": closed.event, "changed": closed.changed}
+        output.stdout += encode_pretty(shown)
+    elif closed is not None and not closed.changed:
+        output.say(f"lane already closed for {item}")
+    else:
+        output.say(f"released {item} by {request.agent_id}")

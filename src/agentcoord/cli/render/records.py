@@ -1,0 +1,45 @@
+"""Heartbeats, batches and events: the line a script reads, or the record written."""
+
+from agentcoord.cli.output import Output
+from agentcoord.operations.batches import Registered
+from agentcoord.operations.closeout import Closed
+from agentcoord.operations.events import Recorded
+from agentcoord.operations.heartbeats import Beaten
+from agentcoord.protocol.documents import Document, encode_pretty
+
+
+def _record(record: Document, line: str, output: Output, *, json: bool) -> None:
+    if json:
+        output.stdout += encode_pretty({"record": record})
+    else:
+        output.say(line)
+
+
+def render_heartbeat(result: Beaten, output: Output, *, json: bool) -> None:
+    """Say when the agent was last heard of."""
+    record = result.record
+    _record(record, f"heartbeat {record['agent_id']} {record['updated_at']}", output, json=json)
+
+
+def render_batch(result: Registered, output: Output, *, json: bool) -> None:
+    """Say which batch is registered."""
+    _record(result.record, f"registered batch {result.record['batch_id']}", output, json=json)
+
+
+def render_event(result: Recorded, output: Output, *, json: bool) -> None:
+    """Say under which id the event is kept."""
+    record = result.record
+    _record(record, f"recorded event {record['batch_id']} {record['event_id']}", output, json=json)
+
+
+def render_closing(result: Closed, payload: Document, output: Output, *, json: bool) -> None:
+    """Say what closing a lane changed."""
+    event, item = result.event, f"{payload['repo']}#{payload['target']}"
+    if json:
+        output.stdout += encode_pretty({"record": event, "changed": result.changed})
+    elif result.event_created:
+        output.say(f"recorded event {event['batch_id']} {event['event_id']}")
+    elif result.batch_changed:
+        output.say(f"reconciled terminal closeout for {item}")
+    else:
+        output.say(f"lane already closed for {item}")

@@ -1,0 +1,184 @@
+"""What a command line asks for, as the requests that operations take."""
+
+from msgspec import Struct
+
+from agentcoord.cli.options import METADATA, SIGNALS, SYNTHETIC, TERMINAL, Option, Words
+from agentcoord.operations.claims import ReleaseRequest
+from agentcoord.operations.status import StatusRequest
+from agentcoord.protocol.claims import Wanted
+from agentcoord.protocol.documents import Document
+from agentcoord.protocol.events import Said
+from agentcoord.protocol.heartbeats import Beat
+from agentcoord.protocol.records import CLAIM_TTL, HEARTBEAT_TTL
+from agentcoord.protocol.statuses import normalize
+
+DEFAULT_STATUS = "in_progress"
+
+
+class RegisterRequest(Struct, frozen=True):
+    """A batch to register, by the names of files that are still to be read."""
+
+    file: str
+    batch_id: str | None
+    launch_prompt: str | None
+    synthetic: Document
+
+
+class ClosingRequest(Struct, frozen=True):
+    """A lane to close without releasing a claim."""
+
+    batch_id: str
+    payload: Document
+
+
+class AuditRequest(Struct, frozen=True):
+    """A batch to audit."""
+
+    batch_id: str
+
+
+class DoctorRequest(Struct, frozen=True):
+    """How closely to look at the backend."""
+
+    deep: bool = False
+    prefix: str | None = None
+    stack: bool = False
+
+
+class BootstrapRequest(Struct, frozen=True):
+    """Where to install the command; None is the default place."""
+
+    install_dir: str | None = None
+    status_state_root: str | None = None
+    profile: str | None = None
+    no_profile: bool = False
+
+
+class PlainRequest(Struct, frozen=True):
+    """A command that its name says everything about."""
+
+
+def _given(words: Words, options: tuple[Option, ...]) -> Document:
+    return {option.field: words.values[option.field] for option in options if option.field in words.values}
+
+
+def _metadata(words: Words) -> Document:
+    return _given(words, METADATA) | _given(words, SYNTHETIC)
+
+
+def _or(value: int | None, default: int) -> int:
+    return default if value is None else value
+
+
+def claim(words: Words) -> Wanted:
+    """Ask for a lease."""
+    return Wanted(
+        repo=words.text("repo") or "",
+        target=words.text("target") or "",
+        agent_id=words.text("agent_id") or "",
+        ttl=_or(words.number("ttl"), CLAIM_TTL),
+        batch_id=words.text("batch_id"),
+        branch=words.text("branch"),
+        metadata=_metadata(words),
+    )
+
+
+def release(words: Words) -> ReleaseRequest:
+    """Give a lease back."""
+    return ReleaseRequest(
+        agent_id=words.text("agent_id") or "",
+        repo=words.text("repo") or "",
+        target=words.text("target") or "",
+        branch=words.text("branch"),
+        metadata=_metadata(words),
+        handoff_to=words.text("handoff_to"),
+        handoff_note=words.text("handoff_note"),
+        terminal=words.text("terminal"),
+        lane=words.text("lane"),
+        facts=_given(words, TERMINAL[1:]),
+    )
+
+
+def heartbeat(words: Words) -> Beat:
+    """Say that an agent is there."""
+    status = words.text("status")
+    return Beat(
+        agent_id=words.text("agent_id") or "",
+        ttl=_or(words.number("ttl"), HEARTBEAT_TTL),
+        status=normalize(DEFAULT_STATUS if status is None else status),
+        repo=words.text("repo"),
+        target=words.text("target"),
+        batch_id=words.text("batch_id"),
+        branch=words.text("branch"),
+        metadata=_metadata(words),
+    )
+
+
+def register_batch(words: Words) -> RegisterRequest:
+    """Register a batch."""
+    return RegisterRequest(
+        file=words.text("file") or "",
+        batch_id=words.text("batch_id"),
+        launch_prompt=words.text("launch_prompt"),
+        synthetic=_given(words, SYNTHETIC),
+    )
+
+
+def record_event(words: Words) -> Said | ClosingRequest:
+    """Record a fact, or close a lane."""
+    batch_id, type_ = words.text("batch_id") or "", words.text("type") or ""
+    if words.text("terminal") is not None:
+        named = ("lane", "agent_id", "repo", "target", "branch")
+        payload = {name: words.values[name] for name in named if name in words.values}
+        return ClosingRequest(batch_id=batch_id, payload=payload | _metadata(words) | _given(words, TERMINAL))
+    status = words.text("status")
+    return Said(
+        batch_id=batch_id,
+        type=type_,
+        lane=words.text("lane"),
+        agent_id=words.text("agent_id"),
+        repo=words.text("repo"),
+        target=words.text("target"),
+        branch=words.text("branch"),
+        message=words.text("message"),
+        status=None if status is None else normalize(status),
+        signals=_given(words, SIGNALS),
+        metadata=_metadata(words),
+    )
+
+
+def status(words: Words) -> StatusRequest:
+    """Look at the state."""
+    return StatusRequest(
+        repo=words.text("repo"),
+        target=words.text("target"),
+        batch_id=words.text("batch_id"),
+        include_archived=words.flag("include_archived"),
+    )
+
+
+def batch_audit(words: Words) -> AuditRequest:
+    """Audit a batch."""
+    return AuditRequest(batch_id=words.text("batch_id") or "")
+
+
+def doctor(words: Words) -> DoctorRequest:
+    """Look at the backend."""
+    return DoctorRequest(
+        deep=words.flag("deep"), prefix=words.text("doctor_prefix"), stack=words.flag("stack_json")
+    )
+
+
+def bootstrap(words: Words) -> BootstrapRequest:
+    """Install the command."""
+    return BootstrapRequest(
+        install_dir=words.text("install_dir"),
+        status_state_root=words.text("status_state_root"),
+        profile=words.text("profile"),
+        no_profile=words.flag("no_profile"),
+    )
+
+
+def plain(_: Words) -> PlainRequest:
+    """Ask for what needs no options."""
+    return PlainRequest()

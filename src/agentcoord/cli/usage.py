@@ -1,0 +1,68 @@
+"""Faults of an invocation that no single option shows, found before any backend is touched (spec: cli §1.3)."""
+
+from agentcoord.cli.commands import BY_COMMAND
+from agentcoord.cli.options import TERMINAL, Words
+from agentcoord.errors import StackUsageError, UsageError
+from agentcoord.protocol.events import LANE_CLOSED
+
+_SELECTING = ("backend", "ref", "state_root", "api_url")
+_SHELLS = ("bash", "zsh", "fish")
+
+
+def require_coherent(words: Words) -> None:
+    """Check what the options say together. Raises UsageError, StackUsageError for a stack report."""
+    _require_positionals(words)
+    if words.command == "doctor" and words.flag("stack_json") and words.flag("json"):
+        raise StackUsageError("doctor --json and --stack-json are mutually exclusive")
+    for field in _SELECTING:
+        value = words.text(field)
+        if value is not None and not value.strip():
+            fault = f"--{field.replace('_', '-')} requires a non-empty value"
+            raise StackUsageError(fault) if words.flag("stack_json") else UsageError(fault)
+    if words.text("launch_prompt") is not None and words.command != "register-batch":
+        raise UsageError("--launch-prompt is only valid for register-batch")
+    _require_terminal_place(words)
+    if words.command == "attention-upsert":
+        for field in ("workspace", "repo", "target"):
+            if field in words.values:
+                raise UsageError(f"--{field} is not valid for attention-upsert; {field} comes from --record-json")
+    if words.command == "config set":
+        for field in ("state_root", "backend", "ref"):
+            if field in words.values:
+                raise UsageError(f"--{field.replace('_', '-')} is not valid for config set")
+
+
+def _require_positionals(words: Words) -> None:
+    taken = {"log": 1, "completion": 1}.get(words.command, 0)
+    if words.command == "completion" and words.positionals[:1] not in [[shell] for shell in _SHELLS]:
+        raise UsageError(f"completion needs the name of a shell: {', '.join(_SHELLS)}")
+    if extra := words.positionals[taken:]:
+        raise UsageError(f"unexpected arguments: {' '.join(extra)}")
+
+
+def _require_terminal_place(words: Words) -> None:
+    given = [option for option in TERMINAL if option.field in words.values]
+    if words.command.startswith("attention-"):
+        given = [option for option in given if option.name != "workspace"]
+    if not given:
+        return
+    if words.command == "release":
+        others = [option for option in given if option.name != "terminal"]
+        if others and not words.text("terminal"):
+            raise UsageError(f"--{others[0].name} requires --terminal")
+    elif words.command == "record-event":
+        if words.text("type") != LANE_CLOSED:
+            raise UsageError("terminal-only options require --type lane_closed")
+    else:
+        raise UsageError(f"--{given[0].name} is only valid with terminal closeout")
+
+
+def require_options(words: Words) -> None:
+    """Check that nothing is missing; asked only once a backend is selected. Raises UsageError."""
+    required = BY_COMMAND[words.command].required
+    if words.command == "record-event" and words.text("type") == LANE_CLOSED:
+        required = (*required, "terminal", "agent-id", "repo", "target")
+    for name in required:
+        value = words.values.get(name.replace("-", "_"))
+        if value is None or value == "":
+            raise UsageError(f"missing required --{name}")

@@ -1,0 +1,218 @@
+"""Durable file moves: when one of these returns, the new state survives a power cut.
+
+A file is replaced by renaming a complete, synced copy over it, so a reader sees the old bytes or
+the new ones and nothing in between. Writers that must not interleave hold `locked`, an flock on a
+sidecar that other programs can take too. Failures of the system stay `OSError`: what to tell a
+person depends on whose file it is. Where `directory` is given, it is the open directory that `path`
+lies in, and only the last part of `path` is looked up, in there.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+
+from agentcoord.errors import StoreError
+
+LOCK_WAIT = 10.0
+"""Seconds to wait for another writer before giving up."""
+
+DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+_FIRST_PAUSE = 0.001
+_LONGEST_PAUSE = 0.02
+
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CANNOT_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+
+@contextmanager
+def locked(path: str, *, wait: float = LOCK_WAIT, sleep: Callable[[float], object] = time.sleep) -> Generator[None]:
+    """Hold the exclusive lock of a file, waiting at most `wait` seconds for its present holder.
+
+    Raises StoreError when the wait is over, OSError when the lock file cannot be opened (ELOOP: it is
+    a symlink).
+    """
+    lock = take_lock(path, wait=wait, sleep=sleep)
+    try:
+        yield
+    finally:
+        release_lock(lock)
+
+
+def take_lock(
+    path: str, *, directory: int | None = None, wait: float = LOCK_WAIT, sleep: Callable[[float], object] = time.sleep
+) -> int:
+    """Do what `locked` does, and return what `release_lock` needs.
+
+    The lock is an flock on `<path>.lock`, which is created when missing and never removed: removing
+    it would let two writers hold two locks of one name.
+    """
+    lock = path + ".lock"
+    fd = os.open(lock if directory is None else _name_of(lock), _LOCK_FLAGS, 0o600, dir_fd=directory)
+    try:
+        _acquire(fd, lock, wait, sleep)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def release_lock(lock: int) -> None:
+    """Let the next writer in."""
+    try:
+        # Closing is not enough: a child forked meanwhile by another thread shares the lock.
+        fcntl.flock(lock, fcntl.LOCK_UN)
+    finally:
+        os.close(lock)
+
+
+def _acquire(fd: int, lock: str, wait: float, sleep: Callable[[float], object]) -> None:
+    waited, pause = 0.0, _FIRST_PAUSE
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            # Pauses are added up rather than read off a clock, so the end comes with any `sleep`.
+            if waited >= wait:
+                raise StoreError(
+                    f"another process has held {lock} for more than {wait:g} seconds; nothing was written: "
+                    f"run the command again, or end that process (`fuser {lock}` names it)"
+                ) from None
+            sleep(pause)
+            waited += pause
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        else:
+            return
+
+
+def replace_durably(path: str, data: bytes, *, mode: int | None = None, directory: int | None = None) -> None:
+    """Put `data` at `path`, whole or not at all; a reader never sees a part of it.
+
+    Without `mode` the permissions of the file that is there are kept, and the umask decides for a
+    new one. Raises OSError (the old file stays whole, no temporary file is left): ELOOP when `path`
+    is a symlink. An error of the last step, syncing the directory, leaves the new file in place.
+    """
+    if directory is None:
+        with opened_directory(os.path.dirname(path)) as fd:
+            replace_durably(path, data, mode=mode, directory=fd)
+        return
+    name = _name_of(path)
+    if mode is None:
+        mode = _mode_of(name, directory)
+    temporary = f".{name}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
+    try:
+        fd = os.open(temporary, _NEW_FLAGS, 0o666 if mode is None else mode, dir_fd=directory)
+    except FileExistsError:
+        raise  # somebody else's file: not ours to unlink
+    except BaseException:  # an interrupt may come between the file's creation and its number
+        _forget(temporary, directory)
+        raise
+    try:
+        try:
+            if mode is not None:
+                os.fchmod(fd, mode)
+            _write_all(fd, data)
+            os.fsync(fd)
+        finally:
+            os.close(fd)  # may be where a network file system reports the failed write
+        os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+    except BaseException:
+        _forget(temporary, directory)
+        raise
+    sync_directory(directory)
+
+
+def _mode_of(name: str, directory: int) -> int | None:
+    try:
+        mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None
+    if stat.S_ISLNK(mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), name)
+    return stat.S_IMODE(mode)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    written = os.write(fd, data)
+    while written < len(data):
+        written += os.write(fd, memoryview(data)[written:])
+
+
+def _forget(temporary: str, directory: int) -> None:
+    with suppress(OSError):
+        os.unlink(temporary, dir_fd=directory)
+
+
+def remove_durably(path: str, *, directory: int | None = None) -> None:
+    """Remove a file for good. Raises OSError, FileNotFoundError when it is not there."""
+    if directory is None:
+        with opened_directory(os.path.dirname(path)) as fd:
+            remove_durably(path, directory=fd)
+        return
+    os.unlink(_name_of(path), dir_fd=directory)
+    sync_directory(directory)
+
+
+def make_directory(path: str, *, directory: int | None = None) -> None:
+    """Create one directory for good, unless it is there. Raises OSError, FileExistsError for another kind of file."""
+    if directory is None:
+        with opened_directory(os.path.dirname(path)) as fd:
+            make_directory(path, directory=fd)
+        return
+    name = _name_of(path)
+    try:
+        os.mkdir(name, dir_fd=directory)
+    except FileExistsError:
+        if not stat.S_ISDIR(os.stat(name, dir_fd=directory).st_mode):
+            raise
+    else:
+        sync_directory(directory)
+
+
+def make_directories(path: str) -> None:
+    """Create a directory for good, and what is missing above it. Raises OSError."""
+    path = path.rstrip("/") or "/"
+    if os.path.isdir(path):
+        return
+    try:
+        make_directory(path)
+    except FileNotFoundError:
+        above = os.path.dirname(path)
+        if not above:  # a relative path whose working directory is gone
+            raise
+        make_directories(above)
+        make_directory(path)
+
+
+@contextmanager
+def opened_directory(path: str) -> Generator[int]:
+    """Hold a directory open; an empty path is the working directory. Raises OSError."""
+    fd = os.open(path or ".", DIRECTORY_FLAGS)
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def sync_directory(directory: int) -> None:
+    """Make the names in an open directory durable, where its file system can. Raises OSError."""
+    try:
+        os.fsync(directory)
+    except OSError as error:
+        if error.errno not in _CANNOT_SYNC:
+            raise
+
+
+def _name_of(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def cause_of(error: OSError) -> str:
+    """Say in words why the system refused, to end a line that names the file."""
+    said = os.strerror(error.errno) if error.errno else str(error)
+    return said[:1].lower() + said[1:]

@@ -1,0 +1,180 @@
+"""Taking, renewing and giving back a lease (spec: cli §3, §4)."""
+
+from msgspec import Struct
+
+from agentcoord.errors import Conflict, Defect, Unreadable, UsageError
+from agentcoord.operations.closeout import Closed, close
+from agentcoord.operations.context import Context, contention, read_object
+from agentcoord.operations.events import emit
+from agentcoord.protocol.claims import (
+    Decision,
+    HolderState,
+    Refuse,
+    Renew,
+    TakeOver,
+    Wanted,
+    build_claim,
+    build_release,
+    decide_claim,
+    fence,
+    holder_of,
+    holder_state,
+)
+from agentcoord.protocol.closeout import closed_by, require_payload, require_terminal
+from agentcoord.protocol.documents import Document, text
+from agentcoord.protocol.events import ACQUIRED, RELEASED, said_of_claim
+from agentcoord.protocol.paths import claim_path, heartbeat_path, is_segment, require_repo, require_segment
+
+
+class Claimed(Struct, frozen=True):
+    """The lease is the caller's. `fence` names this acquisition; renewals keep it."""
+
+    record: Document
+    fence: str
+    renewed: bool
+    taken_over_from: str | None
+
+
+class Refused(Struct, frozen=True):
+    """The lease is somebody else's: an answer, not an error."""
+
+    repo: str
+    target: str
+    refusal: Refuse
+
+
+class ReleaseRequest(Struct, frozen=True):
+    """What a holder gives back, and to whom or how it ends."""
+
+    agent_id: str
+    repo: str
+    target: str
+    branch: str | None = None
+    metadata: Document = {}
+    handoff_to: str | None = None
+    handoff_note: str | None = None
+    terminal: str | None = None
+    lane: str | None = None
+    facts: Document = {}
+    """Terminal facts given: pr_state, evidence_url, workspace."""
+
+
+class Released(Struct, frozen=True):
+    """The lease is given back; `closed` tells of the lane when it was for good."""
+
+    record: Document
+    closed: Closed | None = None
+
+
+async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
+    """Acquire, renew or take over the lease on one work item by a single conditional write.
+
+    Raises UsageError for an invalid request; StoreError on contention or when the holder's state
+    cannot be learned.
+    """
+    if wanted.ttl <= 0:
+        raise UsageError("--ttl must be positive")
+    require_repo(wanted.repo, "target repo")
+    require_segment(wanted.target, "target")
+    path = claim_path(wanted.repo, wanted.target)
+    found = await read_object(context.store, path, "a claim")
+    stored = found[0] if found else None
+    now = context.now()
+    holder = holder_of(stored)
+    seen: HolderState = "missing"
+    if holder is not None and holder != wanted.agent_id:
+        seen = await _look_at_holder(context, holder)
+        now = context.now()
+    decision: Decision = decide_claim(stored, seen, wanted, now)
+    if isinstance(decision, Refuse):
+        return Refused(repo=wanted.repo, target=wanted.target, refusal=decision)
+    record = build_claim(stored, decision, wanted, context.identity, now)
+    item = f"{wanted.repo}#{wanted.target}"
+    try:
+        await context.store.write(path, record, version=found[1].version if found else None, note=f"Claim {item}")
+    except Conflict as error:
+        raise contention(f"claim write contention for {item}", error) from error
+    routine = isinstance(decision, Renew) and decision.routine
+    if not routine and text(record, "batch_id"):
+        await emit(context, *said_of_claim(record, ACQUIRED))
+    return Claimed(
+        record=record,
+        fence=fence(record),
+        renewed=isinstance(decision, Renew),
+        taken_over_from=decision.holder if isinstance(decision, TakeOver) else None,
+    )
+
+
+async def _look_at_holder(context: Context, holder: str) -> HolderState:
+    if not is_segment(holder):
+        return "missing"
+    try:
+        beat = await context.store.read(heartbeat_path(holder))
+    except Unreadable as error:
+        if error.defect is Defect.MALFORMED:
+            return "invalid"
+        raise
+    if beat is None:
+        return "missing"
+    return "invalid" if beat.document is None else holder_state(beat.document, context.now())
+
+
+async def release(context: Context, request: ReleaseRequest) -> Released:
+    """Give a lease back: plainly, as a handoff, or for good with its lane.
+
+    Raises UsageError when the caller does not hold the claim or the request is invalid, StoreError
+    when the write lost a race.
+    """
+    require_repo(request.repo, "target repo")
+    require_segment(request.target, "target")
+    if request.terminal is not None:
+        _require_terminal_request(request)
+    path = claim_path(request.repo, request.target)
+    item = f"{request.repo}#{request.target}"
+    found = await read_object(context.store, path, "a claim")
+    if found is None:
+        raise UsageError(f"no claim exists for {item}")
+    stored, entry = found
+    if stored.get("agent_id") != request.agent_id:
+        raise UsageError(f"claim belongs to {stored.get('agent_id')}; {request.agent_id} cannot release it")
+    record = build_release(
+        stored,
+        by=request.agent_id,
+        branch=request.branch,
+        metadata=request.metadata,
+        handoff_to=request.handoff_to,
+        handoff_note=request.handoff_note,
+        identity=context.identity,
+        now=context.now(),
+    )
+    if request.terminal is not None:
+        return await _release_for_good(context, request, stored, entry.version, record)
+    await context.store.write(path, record, version=entry.version, note=f"Release {item}")
+    if text(record, "batch_id"):
+        await emit(context, *said_of_claim(record, RELEASED))
+    return Released(record=record)
+
+
+def _require_terminal_request(request: ReleaseRequest) -> None:
+    require_terminal(request.terminal)
+    if request.handoff_to is not None or request.handoff_note is not None:
+        raise UsageError("--terminal cannot be combined with --handoff-to or --handoff-note")
+    require_payload(
+        {"repo": request.repo, "branch": request.branch} | request.metadata | request.facts,
+    )
+
+
+async def _release_for_good(
+    context: Context, request: ReleaseRequest, stored: Document, version: str, record: Document
+) -> Released:
+    batch_id = text(stored, "batch_id")
+    if batch_id is None:
+        raise UsageError("terminal release requires a claim with batch_id")
+    record |= {"terminal": request.terminal} | request.facts
+    record["closed_by"] = closed_by(request.agent_id, record.get("host"), context.identity)
+    payload = record | {"repo": request.repo, "target": request.target}
+    if request.lane is not None:
+        payload["lane"] = request.lane
+    require_payload(payload)
+    closed = await close(context, batch_id, payload, claim=(stored, version, record))
+    return Released(record=closed.claim or record, closed=closed)

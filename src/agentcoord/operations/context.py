@@ -1,0 +1,53 @@
+"""What an operation is given by whoever calls it."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from msgspec import Struct, field
+
+from agentcoord.errors import Defect, StoreError, Unreadable
+from agentcoord.protocol.documents import Document, is_document
+from agentcoord.protocol.identity import NOBODY, Identity
+from agentcoord.stores.base import Store, Stored
+
+
+class Context(Struct, frozen=True):
+    """A store, a clock, chance and the writer's identity; notices are collected, not printed.
+
+    `now` answers in UTC, `random` gives that many bytes.
+    """
+
+    store: Store
+    now: Callable[[], datetime]
+    random: Callable[[int], bytes]
+    identity: Identity = NOBODY
+    notices: list[str] = field(default_factory=list)
+
+
+async def read_object(store: Store, path: str, kind: str) -> tuple[Document, Stored] | None:
+    """Read a record that must be an object. Raises StoreError naming its path when it is not."""
+    stored = await store.read(path)
+    if stored is None:
+        return None
+    return require_object(stored, kind), stored
+
+
+def require_object(stored: Stored, kind: str) -> Document:
+    """Give a record's object. Raises StoreError naming its path when it is anything else."""
+    if not is_document(stored.document):
+        raise Unreadable(
+            f"state record is not {kind} object: {stored.path}", path=stored.path, defect=Defect.NOT_AN_OBJECT
+        )
+    return stored.document
+
+
+def readable(entry: Stored | Unreadable) -> Stored:
+    """Give an entry of a listing. Raises the defect of one that cannot be read."""
+    if isinstance(entry, Stored):
+        return entry
+    raise entry
+
+
+def contention(what: str, error: StoreError) -> StoreError:
+    """Say which write lost a race, and to what."""
+    return StoreError(f"{what}; {error}")

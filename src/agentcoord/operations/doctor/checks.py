@@ -1,0 +1,84 @@
+"""Probes: what is asked of a backend to know whether it can be trusted (spec: cli §14.1)."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct, field
+
+from agentcoord.errors import StackUsageError, UsageError
+from agentcoord.operations.context import readable, require_object
+from agentcoord.protocol.paths import FAMILIES, require_safe
+from agentcoord.stores.base import Store
+from agentcoord.stores.local import LocalStore
+
+_DIRECTORY_DEPTHS = {"claims": 3, "heartbeats": 1, "batches": 1, "events": 2, "attention": 4}
+"""Segments of the deepest directory of a family; one segment more is a record."""
+
+
+class Resources(Struct):
+    """What was found, by what was looked at: `ok`, or why not; notes say it in words."""
+
+    results: dict[str, str] = field(default_factory=dict[str, str])
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+
+
+def require_prefix(prefix: str) -> None:
+    """Check a prefix to be probed. Raises UsageError."""
+    require_safe(prefix)
+
+
+def require_stack_prefix(prefix: str) -> None:
+    """Check a prefix by the stricter rules of the stack report. Raises StackUsageError."""
+    try:
+        require_safe(prefix)
+    except UsageError as error:
+        raise StackUsageError(str(error)) from None
+    parts = prefix.split("/")
+    if parts[0] not in FAMILIES:
+        raise StackUsageError(f"unknown doctor prefix family: {parts[0]}")
+    inner = parts[1:] if parts[0] == "archive" else parts
+    if inner and (inner[0] not in _DIRECTORY_DEPTHS or not _shaped(inner)):
+        raise StackUsageError(f"invalid doctor prefix shape: {prefix}")
+
+
+def _shaped(parts: Sequence[str]) -> bool:
+    deepest = _DIRECTORY_DEPTHS[parts[0]]
+    return len(parts) <= deepest or is_record(parts)
+
+
+def is_record(parts: Sequence[str]) -> bool:
+    """Tell whether the segments of a path, its archive prefix aside, name a record."""
+    deepest = _DIRECTORY_DEPTHS.get(parts[0])
+    return deepest is not None and len(parts) == deepest + 1 and parts[-1].endswith(".json")
+
+
+def names_record(prefix: str) -> bool:
+    """Tell whether a probed prefix is one record rather than a directory."""
+    return is_record(prefix.removeprefix("archive/").split("/"))
+
+
+async def check_backend(store: Store, *, writable: bool) -> None:
+    """Check that the backend answers and its layout is sound. Raises StoreError naming the culprit."""
+    if isinstance(store, LocalStore):
+        await store.check(writable=writable)
+
+
+async def check_records(store: Store, prefixes: Sequence[str]) -> Resources:
+    """Read and parse every record below the prefixes, or the one record a prefix names.
+
+    Raises StoreError at the first record that cannot be parsed.
+    """
+    found = Resources()
+    for prefix in prefixes:
+        if names_record(prefix):
+            stored = await store.read(prefix)
+            if stored is None:
+                found.results[prefix] = "missing"
+                found.notes[prefix] = f"{prefix} does not exist"
+                continue
+            require_object(stored, "a record")
+        else:
+            listing = await store.list(prefix)
+            for entry in listing.entries:
+                readable(entry)
+        found.results[prefix] = "ok"
+    return found

@@ -1,0 +1,73 @@
+"""The doctor's verdict on the selected backend (spec: cli §14.1)."""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from agentcoord.operations.doctor.checks import Resources, check_backend, check_records
+from agentcoord.protocol.documents import Document
+from agentcoord.protocol.identity import Identity
+from agentcoord.protocol.paths import FAMILIES
+from agentcoord.stores.base import Store
+from agentcoord.version import VERSION
+
+Match = Literal["match", "mismatch", "unverified"]
+
+
+class Backend(Struct, frozen=True):
+    """How the backend is named in a report: only the part that its kind has. URLs come without userinfo."""
+
+    kind: str
+    repo: str | None = None
+    url: str | None = None
+    root: str | None = None
+
+
+class Report(Struct, frozen=True):
+    """What the doctor found. `split_brain_file` is what makes a reachable backend the wrong one."""
+
+    backend: Backend
+    deep: bool
+    status: Literal["ok", "split_brain", "error"]
+    prefix: str | None = None
+    split_brain_file: str | None = None
+    environment: Document | None = None
+    resources: Resources | None = None
+
+
+def environment_identity(identity: Identity, token_machine: str | None = None) -> Document:
+    """Give the writer's tuple as this environment resolves it, held against the token's machine."""
+    match: Match = "unverified"
+    if identity.machine_id is not None and token_machine is not None:
+        match = "match" if identity.machine_id == token_machine else "mismatch"
+    return {
+        "client_version": VERSION,
+        "machine_id": identity.machine_id,
+        "session_id": identity.session_id,
+        "session_source": identity.session_source or "unset",
+        "token_machine": token_machine,
+        "machine_match": match,
+    }
+
+
+async def examine(
+    store: Store,
+    backend: Backend,
+    identity: Identity,
+    *,
+    deep: bool,
+    prefix: str | None,
+    split_brain_file: str | None,
+) -> Report:
+    """Examine the backend; deep also parses every record. Raises StoreError for what cannot be trusted."""
+    await check_backend(store, writable=True)
+    if deep:
+        await check_records(store, FAMILIES)
+    return Report(
+        backend=backend,
+        deep=deep,
+        status="ok" if split_brain_file is None else "split_brain",
+        prefix=prefix,
+        split_brain_file=split_brain_file,
+        environment=environment_identity(identity) if deep else None,
+    )

@@ -1,0 +1,45 @@
+"""Recording events: append-only, named by time and chance, never overwritten (spec: cli §6.1)."""
+
+from msgspec import Struct
+
+from agentcoord.errors import Conflict, CoordError, StoreError
+from agentcoord.operations.context import Context
+from agentcoord.protocol.documents import Document
+from agentcoord.protocol.events import ID_BYTES, Said, build_event, event_id, require_event
+from agentcoord.protocol.paths import event_path
+
+_ATTEMPTS = 3
+
+
+class Recorded(Struct, frozen=True):
+    """An event that is now part of the trail."""
+
+    record: Document
+
+
+async def record_event(context: Context, said: Said, extra: Document | None = None) -> Recorded:
+    """Record an ordinary event. Reads nothing, so a write-only token suffices.
+
+    Raises UsageError for an invalid event, StoreError when it is not certain to be stored.
+    """
+    require_event(said)
+    for _ in range(_ATTEMPTS):
+        now = context.now()
+        name = event_id(now, context.random(ID_BYTES))
+        record = build_event(said, name, context.identity, now, extra)
+        try:
+            await context.store.write(
+                event_path(said.batch_id, name), record, version=None, note=f"Record event {said.batch_id} {name}"
+            )
+        except Conflict:
+            continue
+        return Recorded(record=record)
+    raise StoreError(f"event id collision while recording event for {said.batch_id}")
+
+
+async def emit(context: Context, said: Said, extra: Document | None = None) -> None:
+    """Record a lifecycle event beside a write that already happened: a failure only leaves a warning."""
+    try:
+        await record_event(context, said, extra)
+    except CoordError as error:
+        context.notices.append(f"warning: {said.type} event not recorded: {error}")

@@ -1,0 +1,361 @@
+"""Looking at the state: everything, one work item, or one batch (spec: cli §8).
+
+A section that could not be read in full says so in a note; a note is not an error. What would make
+the answer wrong rather than incomplete is raised.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct, field
+
+from agentcoord.errors import Defect, StoreError, Unreadable, UsageError
+from agentcoord.operations.context import Context, read_object, readable, require_object
+from agentcoord.operations.projection import (
+    Beats,
+    Row,
+    archive_row,
+    batch_row,
+    claim_row,
+    event_row,
+    heartbeat_row,
+    lane_states,
+)
+from agentcoord.protocol.batches import UNKNOWN, Lane, lanes_of, split_ref
+from agentcoord.protocol.documents import Document, is_document, text
+from agentcoord.protocol.paths import (
+    batch_path,
+    claim_key,
+    claim_path,
+    events_prefix,
+    heartbeat_path,
+    is_segment,
+    require_repo,
+    require_segment,
+    stem,
+)
+from agentcoord.protocol.workitems import spellings
+from agentcoord.stores.base import Listing, Stored
+
+NOT_IN_TARGET = "not checked in target scope"
+NOT_IN_BATCH = "not checked in batch scope"
+
+
+class StatusRequest(Struct, frozen=True):
+    """Which part of the state to look at: all of it, unless a target or a batch is named."""
+
+    repo: str | None = None
+    target: str | None = None
+    batch_id: str | None = None
+    include_archived: bool = False
+
+
+class Status(Struct):
+    """What was seen, section by section. `archive` is None unless it was asked for."""
+
+    scope: Document
+    notes: dict[str, str] = field(default_factory=dict[str, str])
+    claims: list[Row] = field(default_factory=list[Row])
+    heartbeats: list[Row] = field(default_factory=list[Row])
+    batches: list[Row] = field(default_factory=list[Row])
+    events: list[Row] = field(default_factory=list[Row])
+    archive: list[Row] | None = None
+
+    @property
+    def degraded(self) -> list[str]:
+        """List what went unchecked, each note once."""
+        return list(dict.fromkeys(self.notes.values()))
+
+    def note(self, section: str, *texts: str) -> None:
+        """Say that a section is not the whole truth."""
+        said = [text for text in (self.notes.get(section), *texts) if text]
+        if said:
+            self.notes[section] = "; ".join(said)
+
+
+def require_scope(request: StatusRequest) -> None:
+    """Check which part of the state is meant. Raises UsageError."""
+    if request.batch_id is not None and (request.repo is not None or request.target is not None):
+        raise UsageError("--batch-id cannot be combined with --repo or --target")
+    scoped = any(value is not None for value in (request.repo, request.target, request.batch_id))
+    if request.include_archived and scoped:
+        raise UsageError("--include-archived is only valid for unscoped status")
+    if (request.repo is None) != (request.target is None):
+        raise UsageError(f"missing required --{'target' if request.target is None else 'repo'}")
+
+
+async def status(context: Context, request: StatusRequest) -> Status:
+    """Look at the state in the scope asked for.
+
+    Raises UsageError for a bad scope, StoreError when the backend or a record the answer rests on
+    cannot be read.
+    """
+    require_scope(request)
+    if request.batch_id is not None:
+        require_segment(request.batch_id, "batch-id")
+        return await _of_batch(context, request.batch_id)
+    if request.repo is not None and request.target is not None:
+        require_repo(request.repo, "target repo")
+        require_segment(request.target, "target")
+        return await _of_target(context, request.repo, request.target)
+    return await _of_all(context, include_archived=request.include_archived)
+
+
+# Everything ----------------------------------------------------------------------------------------
+
+
+async def _of_all(context: Context, *, include_archived: bool) -> Status:
+    seen = Status(scope={"kind": "all"})
+    now = context.now()
+    for entry in await _listing(context, "claims", seen):
+        stored = readable(entry)
+        seen.claims.append(claim_row(stored.path, require_object(stored, "a claim")))
+    beats = Beats()
+    broken: list[str] = []
+    for entry in await _listing(context, "heartbeats", seen):
+        stored = readable(entry)
+        if is_document(stored.document):
+            row = heartbeat_row(stored.path, stored.document, now)
+            seen.heartbeats.append(row)
+            beats.add(row)
+        else:
+            broken.append(stem(stored.path))
+    if broken:
+        seen.note("heartbeats", f"heartbeat records unreadable: {', '.join(sorted(broken))}")
+    beats.unreadable += broken
+    batches: list[tuple[str, Document]] = []
+    for entry in await _listing(context, "batches", seen):
+        stored = readable(entry)
+        batches.append((stored.path, require_object(stored, "a batch")))
+    _show_batches(seen, batches, beats, lane_states(batches, beats))
+    for entry in await _listing(context, "events", seen):
+        stored = readable(entry)
+        seen.events.append(event_row(stored.path, require_object(stored, "an event")))
+    _in_order(seen.events)
+    if include_archived:
+        seen.archive = []
+        for entry in await _listing(context, "archive", seen):
+            stored = readable(entry)
+            seen.archive.append(archive_row(stored.path, require_object(stored, "an archive")))
+    return seen
+
+
+async def _listing(
+    context: Context, prefix: str, seen: Status, section: str | None = None
+) -> Iterable[Stored | Unreadable]:
+    try:
+        listing: Listing = await context.store.list(prefix)
+    except Unreadable as error:
+        if error.defect is not Defect.FORBIDDEN:
+            raise
+        seen.note(section or prefix, f"{prefix} not readable by scoped token")
+        return ()
+    if listing.filtered:
+        seen.note(section or prefix, f"{prefix} filtered by scoped token")
+    return listing.entries
+
+
+def _in_order(rows: list[Row]) -> None:
+    rows.sort(key=lambda row: (str(row["at"]), str(row["path"])))
+
+
+def _show_batches(
+    seen: Status, batches: Sequence[tuple[str, Document]], beats: Beats, states: Mapping[str, str]
+) -> None:
+    misnamed: list[str] = []
+    for path, batch in batches:
+        row = batch_row(path, batch, beats, states)
+        seen.batches.append(row)
+        misnamed += [lane["name"] for lane in row["lanes"] if ":" in lane["name"]]
+    if misnamed:
+        seen.note("lanes", f"malformed lane names: {', '.join(misnamed)}")
+
+
+# One work item -------------------------------------------------------------------------------------
+
+
+async def _of_target(context: Context, repo: str, target: str) -> Status:
+    seen = Status(scope={"kind": "target", "repo": repo, "target": target})
+    seen.note("batches", NOT_IN_TARGET)
+    seen.note("events", NOT_IN_TARGET)
+    claims = await _claims_of(context, repo, target, seen)
+    for path, document, _ in claims:
+        seen.claims.append(claim_row(path, document))
+    await _holders_of(context, claims, seen)
+    return seen
+
+
+_Claim = tuple[str, Document, bool]
+"""Path, record, and whether it stands under the spelling that was asked for."""
+
+
+async def _claims_of(context: Context, repo: str, target: str, seen: Status) -> list[_Claim]:
+    found: list[_Claim] = []
+    leases: set[tuple[Any, ...]] = set()
+    notes: list[str] = []
+    for spelling in spellings(target):
+        path, asked = claim_path(repo, spelling), spelling == target
+        if not asked and not is_segment(spelling):
+            continue
+        try:
+            read = await read_object(context.store, path, "a claim")
+        except Unreadable as error:
+            if asked:
+                raise
+            notes.append(f"{path} {error.defect.value}; a claim there would not be reported")
+            continue
+        if read is None:
+            continue
+        document = read[0]
+        lease = _lease(path, document)
+        if lease is None or lease not in leases:
+            found.append((path, document, asked))
+        if lease is not None:
+            leases.add(lease)
+    seen.note("claims", *notes)
+    return found
+
+
+def _lease(path: str, document: Document) -> tuple[Any, ...] | None:
+    if document.get("target") is None or document.get("agent_id") is None:
+        return None
+    return (str(document.get("repo") or claim_key(path)[0]), str(document["target"]), str(document["agent_id"]))
+
+
+async def _holders_of(context: Context, claims: Sequence[_Claim], seen: Status) -> None:
+    shown: dict[str, str | None] = {}
+    notes: list[str] = []
+    for path, document, asked in claims:
+        holder = text(document, "agent_id")
+        where = ""
+        if len(claims) > 1:
+            where = f" for {document.get('target') or claim_key(path)[1]}" + (f" ({holder})" if holder else "")
+        if holder is None:
+            notes.append(f"claim holder not set{where}")
+            continue
+        if holder not in shown:
+            shown[holder] = await _holder_note(context, holder, seen, asked=asked)
+        fault = shown[holder]
+        if fault is not None:
+            notes.append(f"holder heartbeat {fault}{where}")
+    seen.note("heartbeats", *notes)
+
+
+async def _holder_note(context: Context, holder: str, seen: Status, *, asked: bool) -> str | None:
+    try:
+        row = await _beat_of(context, holder)
+    except StoreError as error:
+        malformed = isinstance(error, Unreadable) and error.defect is Defect.MALFORMED
+        if asked and not malformed:
+            raise
+        return "unreadable"
+    if isinstance(row, str):
+        return row
+    seen.heartbeats.append(row)
+    return None
+
+
+async def _beat_of(context: Context, agent_id: str) -> Row | str:
+    """Read one agent's heartbeat as a row, or say what is wrong with it."""
+    if not is_segment(agent_id):
+        return "not found"
+    path = heartbeat_path(agent_id)
+    stored = await context.store.read(path)
+    if stored is None:
+        return "not found"
+    if not is_document(stored.document):
+        return "unreadable"
+    if stored.document.get("agent_id") not in (None, agent_id):
+        return "mismatched"
+    return heartbeat_row(path, stored.document, context.now())
+
+
+# One batch -----------------------------------------------------------------------------------------
+
+
+async def _of_batch(context: Context, batch_id: str) -> Status:
+    seen = Status(scope={"kind": "batch", "batch_id": batch_id})
+    seen.note("claims", NOT_IN_BATCH)
+    path = batch_path(batch_id)
+    found = await read_object(context.store, path, "a batch")
+    if found is None:
+        seen.note("batches", "batch not found")
+    else:
+        await _show_batch(context, path, found[0], batch_id, seen)
+    for entry in await _listing(context, events_prefix(batch_id), seen, "events"):
+        stored = readable(entry)
+        seen.events.append(event_row(stored.path, require_object(stored, "an event")))
+    _in_order(seen.events)
+    return seen
+
+
+async def _show_batch(context: Context, path: str, batch: Document, batch_id: str, seen: Status) -> None:
+    beats = Beats()
+    lanes = lanes_of(batch)
+    for owner in dict.fromkeys(lane.owner for lane in lanes):
+        await _look_at_owner(context, owner, beats)
+    seen.heartbeats.extend(beats.rows())
+    seen.note(
+        "heartbeats",
+        *(
+            f"lane-owner heartbeats {fault}: {', '.join(owners)}"
+            for fault, owners in (
+                ("unreadable", beats.unreadable),
+                ("mismatched", beats.mismatched),
+                ("not found", beats.missing),
+            )
+            if owners
+        ),
+    )
+    known: list[tuple[str, Document]] = [(path, batch)]
+    malformed, unresolved = await _resolve(context, lanes, batch_id, known, beats)
+    _show_batches(seen, known[:1], beats, lane_states(known, beats))
+    if malformed:
+        seen.note("dependencies", f"malformed dependency refs: {', '.join(malformed)}")
+    if unresolved:
+        seen.note("unresolved_dependencies", f"unresolved dependency refs: {', '.join(unresolved)}")
+
+
+async def _look_at_owner(context: Context, owner: str, beats: Beats) -> None:
+    if owner in beats.seen:
+        return
+    try:
+        row = "not found" if owner == UNKNOWN else await _beat_of(context, owner)
+    except Unreadable as error:
+        if error.defect is not Defect.MALFORMED:
+            raise
+        row = "unreadable"
+    if isinstance(row, str):
+        beats.miss(owner, row)
+    else:
+        beats.add(row)
+
+
+async def _resolve(
+    context: Context, lanes: Sequence[Lane], batch_id: str, known: list[tuple[str, Document]], beats: Beats
+) -> tuple[list[str], list[str]]:
+    """Read what the lanes depend on into `known` and `beats`; give the malformed and unresolved refs."""
+    malformed: list[str] = []
+    unresolved: list[str] = []
+    read: dict[str, list[Lane] | None] = {batch_id: list(lanes)}
+    for ref in dict.fromkeys(ref for lane in lanes for ref in lane.depends_on):
+        parts = split_ref(ref)
+        if parts is None:
+            malformed.append(ref)
+            continue
+        other, name = parts
+        if other not in read:
+            found = await read_object(context.store, batch_path(other), "a batch")
+            read[other] = lanes_of(found[0]) if found else None
+            if found:
+                known.append((batch_path(other), found[0]))
+        there = read[other]
+        if there is None:
+            unresolved.append(ref)
+            continue
+        owners = [lane.owner for lane in there if lane.name == name]
+        if not owners:
+            malformed.append(ref)
+        for owner in owners:
+            await _look_at_owner(context, owner, beats)
+    return malformed, unresolved

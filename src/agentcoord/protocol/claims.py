@@ -1,0 +1,202 @@
+"""Who may hold a lease, decided from what was read, and what its record then says.
+
+Nothing here reads a clock or a store. The write that follows carries the version that was read, so a
+decision taken on old facts cannot land (spec: cli §3, §4; records §5).
+"""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from hashlib import sha256
+from typing import Any, Literal
+
+from msgspec import Struct
+
+from agentcoord.protocol.documents import Document, canonical, is_document, stated
+from agentcoord.protocol.identity import Identity, attribute
+from agentcoord.protocol.instants import later, parse, stamp, whole
+from agentcoord.protocol.liveness import liveness
+from agentcoord.protocol.records import CLAIM_RENEWED, HANDOFF, SCHEMA_VERSION
+
+ACTIVE = "active"
+RELEASED = "released"
+
+HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
+"""A heartbeat's liveness, or why there is none to go by."""
+
+_DISTINCT_WITHIN = timedelta(seconds=60)
+
+
+class Acquire(Struct, frozen=True, tag=True):
+    """Nobody holds the lease, or the holder moves it to another batch or branch."""
+
+
+class Renew(Struct, frozen=True, tag=True):
+    """The caller holds it already, for the same work.
+
+    `routine` is True when nothing but the times changes: such a renewal leaves no event.
+    """
+
+    claimed_at: str
+    routine: bool
+
+
+class TakeOver(Struct, frozen=True, tag=True):
+    """The holder is dead, or left no usable heartbeat and outlived the lease."""
+
+    holder: str
+
+
+class Refuse(Struct, frozen=True, tag=True):
+    """Someone else holds it: an answer, not an error."""
+
+    holder: str
+    seen: HolderState
+    expires_at: str | None
+
+
+Decision = Acquire | Renew | TakeOver | Refuse
+
+
+class Wanted(Struct, frozen=True):
+    """What a caller asks for. `ttl` is in seconds; `metadata` holds the options given."""
+
+    repo: str
+    target: str
+    agent_id: str
+    ttl: int
+    batch_id: str | None = None
+    branch: str | None = None
+    metadata: Document = {}
+
+
+def holder_state(beat: object, now: datetime) -> HolderState:
+    """Judge a holder by its stored heartbeat (None: there is none)."""
+    if beat is None:
+        return "missing"
+    if not is_document(beat):
+        return "invalid"
+    return liveness(beat, now) or "unknown"
+
+
+def holder_of(claim: Mapping[str, Any] | None) -> str | None:
+    """Name the agent of an active claim; None when nobody holds one, "" when it names nobody."""
+    if claim is None or claim.get("status") != ACTIVE:
+        return None
+    holder = claim.get("agent_id")
+    return "" if holder is None else str(holder)
+
+
+def decide_claim(claim: Mapping[str, Any] | None, seen: HolderState, wanted: Wanted, now: datetime) -> Decision:
+    """Decide on a claim from the stored record and the state of its holder.
+
+    A live or stale holder is never robbed and a dead one always may be; without a usable heartbeat
+    the lease itself decides, and a lease without a readable end does not protect anybody.
+    """
+    holder = holder_of(claim)
+    if claim is None or holder is None:
+        return Acquire()
+    if holder == wanted.agent_id:
+        return _decide_own(claim, wanted)
+    expires = parse(claim.get("expires_at"))
+    protected = expires is not None and expires > now
+    if seen == "dead" or (seen in ("missing", "invalid", "unknown") and not protected):
+        return TakeOver(holder=holder)
+    said = claim.get("expires_at")
+    return Refuse(holder=holder, seen=seen, expires_at=None if said is None else str(said))
+
+
+def _decide_own(claim: Mapping[str, Any], wanted: Wanted) -> Acquire | Renew:
+    for field, value in (("batch_id", wanted.batch_id), ("branch", wanted.branch)):
+        if value is not None and claim.get(field) is not None and claim[field] != value:
+            return Acquire()
+    changed = any(
+        field in wanted.metadata and wanted.metadata[field] != claim.get(field) for field in ("generation", "instance_id")
+    )
+    return Renew(claimed_at=str(claim.get("claimed_at") or ""), routine=not changed)
+
+
+def build_claim(
+    stored: Mapping[str, Any] | None, decision: Acquire | Renew | TakeOver, wanted: Wanted, identity: Identity, now: datetime
+) -> Document:
+    """Build the record that a granted claim writes. A renewal keeps what identifies the lease."""
+    renewed = isinstance(decision, Renew) and stored is not None
+    kept = stated(stored, CLAIM_RENEWED) if renewed else {}
+    document = dict(kept)
+    document |= {
+        "schema_version": SCHEMA_VERSION,
+        "repo": wanted.repo,
+        "target": wanted.target,
+        "agent_id": wanted.agent_id,
+    }
+    for field, value in (("batch_id", wanted.batch_id), ("branch", wanted.branch)):
+        if value is not None:
+            document[field] = value
+    since = decision.claimed_at if isinstance(decision, Renew) else ""
+    document |= {
+        "status": ACTIVE,
+        "claimed_at": since or stamp(acquired_at(stored, now)),
+        "updated_at": stamp(now),
+        "expires_at": stamp(later(now, wanted.ttl)),
+    }
+    document |= wanted.metadata
+    attribute(document, kept, identity)
+    return document
+
+
+def acquired_at(stored: Mapping[str, Any] | None, now: datetime) -> datetime:
+    """Choose the instant an acquisition is known by: now, or just after the acquisition before it.
+
+    Records carry whole seconds, and two acquisitions of one item within a second would otherwise
+    share it, and with it their fence. A stored time far ahead is a broken clock and is not followed.
+    """
+    before = parse(stored.get("claimed_at")) if stored is not None else None
+    if before is not None and whole(now) <= before < now + _DISTINCT_WITHIN:
+        return whole(before) + timedelta(seconds=1)
+    return now
+
+
+def fence(claim: Mapping[str, Any]) -> str:
+    """Name one acquisition by an opaque token: renewals keep it, every new acquisition changes it.
+
+    A claim that is not active has no fence that holds; compare only against an active record.
+    """
+    facts = [claim.get(name) for name in ("repo", "target", "agent_id", "claimed_at", "generation", "instance_id")]
+    return sha256(canonical(facts)).hexdigest()[:32]
+
+
+def build_release(
+    stored: Mapping[str, Any],
+    *,
+    by: str,
+    branch: str | None,
+    metadata: Document,
+    handoff_to: str | None,
+    handoff_note: str | None,
+    identity: Identity,
+    now: datetime,
+) -> Document:
+    """Build the released record: the stored one, ended now, with the handoff if one was given."""
+    document = dict(stored)
+    ended = stamp(now)
+    document |= {"status": RELEASED, "released_by": by, "released_at": ended, "updated_at": ended, "expires_at": ended}
+    document |= metadata
+    attribute(document, stored, identity)
+    if branch is not None:
+        document["branch"] = branch
+    for field in HANDOFF:
+        document.pop(field, None)
+    if handoff_to is not None or handoff_note is not None:
+        document["release_mode"] = "handoff"
+        if handoff_to is not None:
+            document["handoff_to"] = handoff_to
+        if handoff_note is not None:
+            document["handoff_note"] = handoff_note
+    return document
+
+
+def refusal(refused: Refuse, repo: str, target: str) -> str:
+    """Say who holds the lease and what keeps it theirs; other programs read this line."""
+    line = f"CLAIM_REFUSED: active claim for {repo}#{target} held by {refused.holder}; heartbeat {refused.seen}"
+    if refused.seen in ("live", "stale"):
+        return line
+    return f"{line}; fallback claim expires at {refused.expires_at or 'UNKNOWN'}"

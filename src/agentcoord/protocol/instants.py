@@ -1,0 +1,93 @@
+"""Instants: how they are written, and what counts as one when read (spec: records §2).
+
+Everything is UTC. Records carry whole seconds; comparison of history is exact to any fraction.
+"""
+
+import re
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+
+_SHAPE = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):?(\d\d))",
+    re.ASCII,
+)
+_STRICT_OFFSET = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)$", re.ASCII)
+_STAMP_LENGTH = len("2026-01-01T00:00:00Z")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def stamp(instant: datetime) -> str:
+    """Write an instant as records carry it: UTC, whole seconds."""
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def whole(instant: datetime) -> datetime:
+    """Drop the part of a second that a record cannot carry."""
+    return instant.replace(microsecond=0)
+
+
+def later(instant: datetime, seconds: int) -> datetime:
+    """Add seconds, stopping at the last year that a record can spell."""
+    try:
+        return instant + timedelta(seconds=seconds)
+    except OverflowError:
+        return datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+
+
+def parse(value: object) -> datetime | None:
+    """Read an ISO 8601 instant with an offset; None for anything else. Microseconds at most."""
+    if not isinstance(value, str):
+        return None
+    if len(value) == _STAMP_LENGTH and value[10] == "T" and value[19] == "Z" and value[4] == "-" == value[7]:
+        try:
+            return datetime.fromisoformat(value)
+        except ValueError:
+            pass
+    exactly = exact(value)
+    if exactly is None:
+        return None
+    try:
+        return _EPOCH + timedelta(microseconds=int(exactly * 1_000_000))
+    except OverflowError:
+        return None
+
+
+def exact(value: object) -> Fraction | None:
+    """Read an instant as seconds since 1970, keeping every fractional digit; None if it is none.
+
+    A leap second (`:60`) is the first instant of the next minute.
+    """
+    if not isinstance(value, str) or (found := _SHAPE.fullmatch(value.strip())) is None:
+        return None
+    year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
+    if second > 60 or hour > 23 or minute > 59:
+        return None
+    try:
+        base = datetime(year, month, day, hour, minute, tzinfo=UTC)
+    except ValueError:
+        return None
+    seconds = Fraction(int((base - _EPOCH).total_seconds()) + second)
+    fraction, sign, offset_hours, offset_minutes = found.group(7), *found.groups()[7:]
+    if fraction:
+        seconds += Fraction(int(fraction), 10 ** len(fraction))
+    if sign:
+        if int(offset_hours) > 23 or int(offset_minutes) > 59:
+            return None
+        offset = int(offset_hours) * 3600 + int(offset_minutes) * 60
+        seconds += offset if sign == "-" else -offset
+    return seconds
+
+
+def is_rfc3339(value: object) -> bool:
+    """Tell whether a value is a full RFC 3339 timestamp: explicit offset, real calendar date."""
+    return (
+        isinstance(value, str)
+        and value == value.strip()
+        and _STRICT_OFFSET.search(value) is not None
+        and exact(value) is not None
+    )
+
+
+def event_stamp(instant: datetime) -> str:
+    """Write the time-sortable first half of an event id, in microseconds."""
+    return instant.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")

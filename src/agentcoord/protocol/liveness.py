@@ -1,0 +1,29 @@
+"""Whether an agent is still there, judged from its last heartbeat and the time (spec: records §6)."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+from agentcoord.protocol.instants import parse
+
+DEAD_AFTER_TTLS = 4
+"""A heartbeat is dead once this many times its ttl has passed."""
+
+Liveness = Literal["live", "stale", "dead"]
+
+
+def liveness(beat: Mapping[str, Any], now: datetime) -> Liveness | None:
+    """Judge a heartbeat; None when its times are missing or unreadable.
+
+    Live until `expires_at`, stale until four ttls after `updated_at`, then dead. A ttl of zero or
+    less is dead at once.
+    """
+    updated, expires = parse(beat.get("updated_at")), parse(beat.get("expires_at"))
+    if updated is None or expires is None:
+        return None
+    ttl = expires - updated
+    if ttl.total_seconds() <= 0:
+        return "dead"
+    if now < expires:
+        return "live"
+    return "stale" if now - updated < DEAD_AFTER_TTLS * ttl else "dead"

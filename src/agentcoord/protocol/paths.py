@@ -1,0 +1,95 @@
+"""Where records live, and which spellings may become part of a path (spec: records §1)."""
+
+import re
+
+from agentcoord.errors import UsageError
+
+FAMILIES = ("claims", "heartbeats", "batches", "events", "attention", "archive")
+"""Top-level directories of a state root."""
+ARCHIVABLE = ("claims", "heartbeats", "batches", "events")
+"""Families that retention may move into the archive."""
+
+ACTIVE_PATH_BYTES = 512
+ARCHIVE_PATH_BYTES = 520
+ACTIVE_RECORD_BYTES = 256 * 1024
+ARCHIVE_RECORD_BYTES = 1024 * 1024
+FILE_NAME_BYTES = 255
+"""The longest file name of the usual file systems."""
+
+_REPO = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
+_SEGMENT = re.compile(r"[A-Za-z0-9_:-]+(?:\.[A-Za-z0-9_:-]+)*")
+
+
+def is_repo(value: object) -> bool:
+    """Tell whether a value is OWNER/REPO."""
+    return isinstance(value, str) and _REPO.fullmatch(value) is not None
+
+
+def is_segment(value: object) -> bool:
+    """Tell whether a value may stand as one path segment (agent, target, batch, event, lane owner)."""
+    return isinstance(value, str) and _SEGMENT.fullmatch(value) is not None
+
+
+def require_repo(value: str, what: str) -> str:
+    """Return a repository name. Raises UsageError naming `what` it was given as."""
+    if not is_repo(value):
+        raise UsageError(f"invalid {what}: {value}")
+    return value
+
+
+def require_segment(value: str, what: str) -> str:
+    """Return a path segment. Raises UsageError naming `what` it was given as."""
+    if not is_segment(value):
+        raise UsageError(f"invalid {what}: {value}")
+    return value
+
+
+def require_safe(path: str) -> None:
+    """Refuse a path that could leave the state root or name one record in two ways.
+
+    A `.` segment is refused as well: `./x` and `x` would be one file under two names.
+    """
+    if not path or ".." in path or "\0" in path or any(part in ("", ".") for part in path.split("/")):
+        raise UsageError(f"unsafe state path: {path!r}" if not path or "\0" in path else f"unsafe state path: {path}")
+
+
+def claim_path(repo: str, target: str) -> str:
+    """Name the claim record of a work item's exact spelling."""
+    return f"claims/{repo}/{target}.json"
+
+
+def heartbeat_path(agent_id: str) -> str:
+    """Name the heartbeat record of an agent."""
+    return f"heartbeats/{agent_id}.json"
+
+
+def batch_path(batch_id: str) -> str:
+    """Name the manifest record of a batch."""
+    return f"batches/{batch_id}.json"
+
+
+def events_prefix(batch_id: str) -> str:
+    """Name the directory of a batch's trail."""
+    return f"events/{batch_id}"
+
+
+def event_path(batch_id: str, event_id: str) -> str:
+    """Name one event record."""
+    return f"events/{batch_id}/{event_id}.json"
+
+
+def stem(path: str) -> str:
+    """Read a record's own name from its path."""
+    return path.rpartition("/")[2].removesuffix(".json")
+
+
+def claim_key(path: str) -> tuple[str, str]:
+    """Read (repo, target) from a claim path."""
+    parts = path.split("/")
+    return "/".join(parts[1:-1]), parts[-1].removesuffix(".json")
+
+
+def event_batch(path: str) -> str:
+    """Read the batch id from an event path."""
+    parts = path.split("/")
+    return parts[1] if len(parts) > 1 else ""

@@ -1,0 +1,97 @@
+"""What one environment mapping says: the values that are set in it and the paths it names.
+
+Nothing here touches the disk, and nothing reads `os.environ`: the same question asked for another
+caller's environment gets that caller's answer.
+"""
+
+from collections.abc import Iterator, Mapping
+from posixpath import join
+
+from msgspec import Struct
+
+from agentcoord.errors import ConfigError
+
+API_URL = "AGENT_COORD_API_URL"
+API_TOKEN = "AGENT_COORD_API_TOKEN"
+MACHINE_ID = "AGENT_COORD_MACHINE_ID"
+BACKEND = "AGENT_COORD_BACKEND"
+REF = "AGENT_COORD_REF"
+STATE_ROOT = "AGENT_COORD_STATE_ROOT"
+STATUS_STATE_ROOT = "AGENT_COORD_STATUS_STATE_ROOT"
+LOCAL = "AGENT_COORD_LOCAL"
+POLICY = "AGENT_COORD_POLICY"
+ENV_FILE = "AGENT_COORD_ENV_FILE"
+SESSION_ID = "AGENT_COORD_SESSION_ID"
+CODEX_THREAD_ID = "CODEX_THREAD_ID"
+
+WHITESPACE = " \t\n\v\f\r"
+"""What a shell calls whitespace; a value of a wider space is a value."""
+
+Env = Mapping[str, str]
+
+
+class UserFile(Struct, frozen=True):
+    """Where the user file is. Somebody who named it explicitly expects it to exist."""
+
+    path: str
+    explicit: bool
+
+    @property
+    def legacy_policy(self) -> str | None:
+        """The old policy file beside a conventional user file; None beside a named one (spec: cli §2.4)."""
+        return None if self.explicit else self.path.removesuffix("env") + "policy"
+
+
+def is_set(value: str | None) -> bool:
+    """Tell whether a value counts as given at all: blank is the same as absent (spec: cli §2.5)."""
+    return value is not None and value.strip(WHITESPACE) != ""
+
+
+def setting(env: Env, key: str) -> str | None:
+    """Give the value verbatim when it is set, else None (spec: cli §2.5)."""
+    value = env.get(key)
+    return value if is_set(value) else None
+
+
+def user_file(env: Env) -> UserFile | None:
+    """Locate the user file; None when there is no home to look in.
+
+    Raises ConfigError when a variable that names the place is relative (spec: cli §2.2).
+    """
+    if (named := setting(env, ENV_FILE)) is not None:
+        return UserFile(_absolute(named, ENV_FILE), explicit=True)
+    if config_home := env.get("XDG_CONFIG_HOME"):
+        return UserFile(join(_absolute(config_home, "XDG_CONFIG_HOME"), "agent-coord", "env"), explicit=False)
+    if home := env.get("HOME"):
+        return UserFile(join(_absolute(home, "HOME"), ".config", "agent-coord", "env"), explicit=False)
+    return None
+
+
+def consumer_files(env: Env) -> list[str]:
+    """List the files a shell may load a fleet URL from, most telling first (spec: cli §2.8)."""
+    return list(dict.fromkeys(_consumer_files(env)))
+
+
+def _consumer_files(env: Env) -> Iterator[str]:
+    if (named := setting(env, ENV_FILE)) is not None:
+        yield named
+    for variable, below in (("XDG_CONFIG_HOME", ""), ("HOME", ".config")):
+        if (base := env.get(variable, "")).startswith("/"):
+            yield join(base, below, "agent-coord", "env")
+            yield join(base, below, "agent-coord", "http-env.sh")
+            return
+
+
+def implicit_root(env: Env) -> str | None:
+    """Give the zero-config local root; None when no absolute directory is known (spec: cli §2.7)."""
+    if (state_home := env.get("XDG_STATE_HOME", "")).startswith("/"):
+        return join(state_home, "agent-coordination")
+    if (home := env.get("HOME", "")).startswith("/"):
+        return join(home, ".local", "state", "agent-coordination")
+    return None
+
+
+def _absolute(path: str, variable: str) -> str:
+    if not path.startswith("/"):
+        raise ConfigError(f"{variable} must be an absolute path")
+    return path

@@ -1,0 +1,63 @@
+"""The promise every store keeps: a tree of JSON documents with compare-and-swap."""
+
+from collections.abc import Iterable
+from hashlib import sha256
+from typing import Protocol
+
+from msgspec import Struct
+
+from agentcoord.errors import Unreadable
+
+Version = str
+
+
+class Stored(Struct, frozen=True):
+    """What was read at a path. `document` is any JSON value: a record may be broken."""
+
+    path: str
+    document: object
+    source: bytes | Version
+    """The bytes that were read, or the version itself where the backend names it."""
+
+    @property
+    def version(self) -> Version:
+        """What a conditional write must match; hashed only when somebody asks."""
+        return self.source if isinstance(self.source, str) else sha256(self.source).hexdigest()
+
+
+class Listing(Struct, frozen=True):
+    """The records below a prefix, sorted by path.
+
+    `entries` may be lazy: it is walked once, and a record that cannot be read stands in it as the
+    error, so that one bad file costs one row. `filtered` is True when a scoped token hid records.
+    """
+
+    entries: Iterable[Stored | Unreadable]
+    filtered: bool = False
+
+
+class Store(Protocol):
+    """A tree of JSON documents. Every write gives a document a new version."""
+
+    async def read(self, path: str) -> Stored | None:
+        """Read one record; None when nothing is there.
+
+        Raises Unreadable for this record's own defects, StoreError when the backend is in doubt.
+        """
+        ...
+
+    async def write(self, path: str, document: object, *, version: Version | None, note: str) -> Version:
+        """Replace what was read as `version`; with None, the path must still be empty.
+
+        `note` is what a store with a history keeps beside the change. Raises Conflict if someone
+        wrote in between (read again, decide again), StoreError when nothing is certain.
+        """
+        ...
+
+    async def delete(self, path: str, *, version: Version, note: str) -> None:
+        """Remove exactly what was read. Raises Conflict if it changed or is gone."""
+        ...
+
+    async def list(self, prefix: str) -> Listing:
+        """List the records below a directory prefix. Raises StoreError."""
+        ...

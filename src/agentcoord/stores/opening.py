@@ -1,0 +1,25 @@
+"""From a selection to the store it means: the only place that knows them all."""
+
+from agentcoord.errors import StoreError
+from agentcoord.settings.selection import Selection
+from agentcoord.stores.base import Store
+from agentcoord.stores.local import LocalStore
+
+
+def open_store(selection: Selection, cwd: str) -> Store:
+    """Open the selected backend. Raises StoreError for one that cannot be opened.
+
+    A relative root is taken from `cwd`, the caller's working directory.
+    """
+    if selection.kind == "local" and selection.root is not None:
+        return LocalStore(absolute(selection.root, cwd))
+    what = "HTTP" if selection.kind == "http" else "legacy GitHub"
+    raise StoreError(
+        f"the {what} backend is selected, but this release speaks to local state roots only; "
+        "pass --state-root PATH for a local one"
+    )
+
+
+def absolute(path: str, cwd: str) -> str:
+    """Take a relative path from the caller's working directory."""
+    return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"

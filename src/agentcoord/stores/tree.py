@@ -1,0 +1,313 @@
+"""Files below a state root: reached through real directories only, and named when they cannot be.
+
+The root is the operator's choice and may be a symlink; below it no symlink is followed. Those are
+checks before use, for a tree whose writers cooperate: whoever may rewrite the tree while it is being
+read is trusted already.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Sequence
+
+from agentcoord.errors import Defect, StoreError, Unreadable
+from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory
+
+MAX_RECORD_BYTES = 8 * 1024 * 1024
+"""Far above any record's own limit: a stray file below the root must not fill the memory."""
+
+LAYOUT = frozenset({Defect.SYMLINK, Defect.NOT_REGULAR, Defect.SYMLINKED_DIRECTORY, Defect.NOT_IN_DIRECTORY})
+"""Defects of the tree rather than of one record: a listing that met one cannot be trusted."""
+
+_BELOW_FLAGS = DIRECTORY_FLAGS | os.O_NOFOLLOW
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONBLOCK: a FIFO must not hang us
+_USUAL = 16 * 1024  # bytes: nearly every record in one call
+_LARGE = 1024 * 1024
+
+_DENIED = frozenset({errno.EACCES, errno.EPERM})
+_OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""Failures that say nothing about the record."""
+
+_RECORD_DEPTH = {"claims": 4, "heartbeats": 2, "batches": 2, "events": 3, "attention": 5}
+
+
+class Tree:
+    """The files below one root. Paths are relative to it and safe already."""
+
+    def __init__(self, root: str) -> None:
+        if not root:
+            raise StoreError("state root is empty")
+        self.root = root
+        self.base = root.rstrip("/") + "/"
+
+    # -- one file
+
+    def read(self, path: str) -> bytes | None:
+        """Read a file that should be a record; None when it, or a directory above it, is not there.
+
+        Raises Unreadable for its own defects, StoreError for those of the root.
+        """
+        base = self.base
+        try:
+            end = path.find("/")
+            while end > 0:
+                if not stat.S_ISDIR(os.lstat(base + path[:end]).st_mode):
+                    raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+                end = path.find("/", end + 1)
+            return load(base + path, path)[0]
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            failure = self.explain(path, error)
+            if failure is None:
+                return None
+            raise failure from error
+
+    def read_listed(self, path: str) -> bytes | None:
+        """Read a file that a listing has just seen to be regular, in fewer calls than `read`.
+
+        None when it is gone. Raises Unreadable for its own defects, StoreError when the tree is in doubt.
+        """
+        try:
+            fd = os.open(self.base + path, _READ_FLAGS)
+            try:
+                data = _drain(fd, path, _USUAL)
+            finally:
+                os.close(fd)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            failure = self.explain(path, error)
+            if failure is None:
+                return None
+            if isinstance(failure, Unreadable) and failure.defect in LAYOUT:
+                raise StoreError(str(failure)) from error
+            raise failure from error
+        if not path.isascii():
+            _require_utf8(path)
+        return data
+
+    def explain(self, path: str, error: OSError) -> StoreError | None:
+        """Say what stands in the way of reading `path`; None when by now nothing is there."""
+        end = path.find("/")
+        while end > 0:
+            above = path[:end]
+            try:
+                mode = os.lstat(self.base + above).st_mode
+            except OSError as met:
+                return self._unreachable(path, met)
+            if stat.S_ISLNK(mode):
+                return _misplaced(path, f"{above} is a symlink", Defect.SYMLINKED_DIRECTORY)
+            if not stat.S_ISDIR(mode):
+                return _misplaced(path, f"{above} is not a directory", Defect.NOT_IN_DIRECTORY)
+            end = path.find("/", end + 1)
+        try:
+            mode = os.lstat(self.base + path).st_mode
+        except OSError as met:
+            return self._unreachable(path, met)
+        if stat.S_ISLNK(mode):
+            return _misplaced(path, f"{path} is a symlink", Defect.SYMLINK)
+        if not stat.S_ISREG(mode):
+            return _misplaced(path, f"{path} is not a regular file", Defect.NOT_REGULAR)
+        if error.errno in _OURS:
+            return StoreError(f"state record cannot be read now: {path}: {cause_of(error)}")
+        why = "" if error.errno in _DENIED else f": {cause_of(error)}"
+        return Unreadable(f"state record is not readable: {path}{why}", path=path, defect=Defect.NOT_READABLE)
+
+    def _unreachable(self, path: str, error: OSError) -> StoreError | None:
+        if error.errno == errno.ENOENT:
+            return None
+        if error.errno == errno.ENAMETOOLONG:
+            return Unreadable(f"state record path is too long: {path}", path=path, defect=Defect.PATH_TOO_LONG)
+        if error.errno == errno.ENOTDIR and not os.path.isdir(self.root):
+            return StoreError(f"state root is not a directory: {self.root}")
+        if error.errno in _DENIED:
+            message = f"state record path is not readable or searchable: {path}"
+            return Unreadable(message, path=path, defect=Defect.NOT_READABLE)
+        return StoreError(f"state record cannot be reached: {path}: {cause_of(error)}")
+
+    # -- directories
+
+    def create_root(self) -> None:
+        """Create the root and what is missing above it. Raises StoreError."""
+        try:
+            make_directories(self.root)
+        except (FileExistsError, NotADirectoryError) as error:
+            raise StoreError(f"state root is not a directory: {self.root}") from error
+        except OSError as error:
+            raise StoreError(f"state root cannot be created: {self.root}: {cause_of(error)}") from error
+
+    def check_root(self, *, writable: bool) -> None:
+        """Check that the root is a directory we may use. Raises StoreError."""
+        try:
+            mode = os.stat(self.root).st_mode
+        except FileNotFoundError as error:
+            raise StoreError(f"state root does not exist: {self.root}") from error
+        except NotADirectoryError as error:
+            raise StoreError(f"state root is not a directory: {self.root}") from error
+        except OSError as error:
+            why = "" if error.errno in _DENIED else f": {cause_of(error)}"
+            raise StoreError(f"state root is not readable: {self.root}{why}") from error
+        if not stat.S_ISDIR(mode):
+            raise StoreError(f"state root is not a directory: {self.root}")
+        if not os.access(self.root, os.R_OK | os.X_OK):
+            raise StoreError(f"state root is not readable: {self.root}")
+        if writable and not os.access(self.root, os.W_OK):
+            raise StoreError(f"state root is not writable: {self.root}")
+
+    def open_above(self, path: str, *, create: bool) -> int | None:
+        """Open the directory of a record, for the caller to close; None when it is missing and not to be created.
+
+        Raises OSError: `explain` then says which part of the path is to blame.
+        """
+        try:
+            directory = os.open(self.root, DIRECTORY_FLAGS)
+        except FileNotFoundError:
+            if not create:
+                return None
+            self.create_root()
+            directory = os.open(self.root, DIRECTORY_FLAGS)
+        try:
+            for part in path.split("/")[:-1]:
+                try:
+                    below = os.open(part, _BELOW_FLAGS, dir_fd=directory)
+                except FileNotFoundError:
+                    if not create:
+                        os.close(directory)
+                        return None
+                    make_directory(part, directory=directory)
+                    below = os.open(part, _BELOW_FLAGS, dir_fd=directory)
+                os.close(directory)
+                directory = below
+        except BaseException:
+            os.close(directory)
+            raise
+        return directory
+
+    def has_directory(self, prefix: str) -> bool:
+        """Tell whether a prefix is there. Raises StoreError when part of it is a symlink or another kind of file."""
+        end = 0
+        while end >= 0:
+            end = prefix.find("/", end + 1)
+            above = prefix if end < 0 else prefix[:end]
+            try:
+                mode = os.lstat(self.base + above).st_mode
+            except FileNotFoundError:
+                return False
+            except OSError as error:
+                raise self._unlistable(prefix, error) from error
+            if stat.S_ISLNK(mode):
+                raise StoreError(f"state layout invalid: {above} is a symlink")
+            if not stat.S_ISDIR(mode):
+                raise StoreError(f"state layout invalid: {above} is not a directory")
+        return True
+
+    def names_below(self, prefix: str) -> Sequence[str]:
+        """Name every `*.json` file below a prefix, sorted; dot names are passed over.
+
+        Directories with a dot name count below `attention`, where owners may be called so. Raises
+        StoreError for a directory that cannot be read, and when a symlink or another kind of file is
+        where a directory or a record belongs: what it hides would silently be missing.
+        """
+        if not self.has_directory(prefix):
+            return []
+        base, names, pending = self.base, list[str](), [prefix]
+        dotted = prefix.partition("/")[0] == "attention"
+        while pending:
+            directory = pending.pop()
+            stem = directory + "/"
+            try:
+                # The dot needs search permission too: without it the names could be read, but no record.
+                with os.scandir(f"{base}{directory}/.") as entries:
+                    for entry in entries:
+                        name = entry.name
+                        if entry.is_file(follow_symlinks=False):  # from the directory entry: no call per file
+                            if name.endswith(".json") and not name.startswith("."):
+                                names.append(stem + name)
+                        elif (dotted or not name.startswith(".")) and self._is_directory(stem + name, entry):
+                            pending.append(stem + name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise self._unlistable(directory, error) from error
+        names.sort()
+        return names
+
+    def _is_directory(self, path: str, entry: os.DirEntry[str]) -> bool:
+        """Tell a directory to descend into from what is nobody's record. Raises StoreError for what hides one."""
+        if entry.is_symlink():
+            raise StoreError(f"state layout invalid: {printable(path)} is a symlink")
+        if entry.is_dir(follow_symlinks=False) and not _is_record_place(path):
+            return True
+        hidden = entry.name.startswith(".") or not entry.name.endswith(".json")
+        # Where the file system does not tell kinds in its directories, a name just removed has none.
+        if hidden or not os.path.lexists(self.base + path):
+            return False
+        raise StoreError(f"state layout invalid: {printable(path)} is not a regular file")
+
+    def _unlistable(self, prefix: str, error: OSError) -> StoreError:
+        if error.errno == errno.ENOTDIR and not os.path.isdir(self.root):
+            return StoreError(f"state root is not a directory: {self.root}")
+        if error.errno in _DENIED:
+            if not os.access(self.root, os.X_OK):
+                return StoreError(f"state root is not readable: {self.root}")
+            return StoreError(f"state prefix is not readable or searchable: {printable(prefix)}")
+        return StoreError(f"state prefix cannot be listed: {printable(prefix)}: {cause_of(error)}")
+
+
+def load(name: str, path: str, directory: int | None = None) -> tuple[bytes, int]:
+    """Read a regular file and its permissions; `name` is where it is, `path` what an error calls it.
+
+    Raises OSError, also for another kind of file, and Unreadable when it is too large.
+    """
+    fd = os.open(name, _READ_FLAGS, dir_fd=directory)
+    try:
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return _drain(fd, path, min(status.st_size + 1, _LARGE)), stat.S_IMODE(status.st_mode)
+    finally:
+        os.close(fd)
+
+
+def _drain(fd: int, path: str, enough: int) -> bytes:
+    """Read to the end, first as many bytes as are `enough` for most. Raises Unreadable if too large, OSError."""
+    data = os.read(fd, enough)
+    if len(data) < enough:  # a regular file comes up short only at its end
+        return data
+    chunks, size = [data], len(data)
+    while chunk := os.read(fd, _LARGE):
+        chunks.append(chunk)
+        size += len(chunk)
+        if size > MAX_RECORD_BYTES:
+            why = f"larger than {MAX_RECORD_BYTES >> 20} MiB"
+            raise Unreadable(f"state unreadable: {why} at {path}", path=path, defect=Defect.MALFORMED)
+    return b"".join(chunks)
+
+
+def printable(path: str) -> str:
+    """Spell a path so that any output can carry it, whatever bytes a file name has."""
+    return path if path.isascii() else path.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def _require_utf8(path: str) -> None:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = printable(path)
+        message = f"state record path is not valid UTF-8: {shown}"
+        raise Unreadable(message, path=shown, defect=Defect.NOT_READABLE) from None
+
+
+def _is_record_place(path: str) -> bool:
+    """Tell whether a record belongs here: `claims/o/api.json` may be a repository, `claims/o/r/7.json` not."""
+    if not path.endswith(".json"):
+        return False
+    parts = path.split("/")
+    if parts[0] == "archive":
+        del parts[0]
+    return len(parts) == _RECORD_DEPTH.get(parts[0])
+
+
+def _misplaced(path: str, what: str, defect: Defect) -> Unreadable:
+    return Unreadable(f"state layout invalid: {what}", path=path, defect=defect)

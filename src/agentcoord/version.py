@@ -1,0 +1,3 @@
+"""The one home of the version; the build reads it from here, and nothing else is in this file."""
+
+VERSION = "0.1.0"

@@ -1,0 +1,1 @@
+"""What runs for long beside the command: the daemon of a machine. Not part of this release yet."""

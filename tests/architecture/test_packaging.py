@@ -1,0 +1,58 @@
+"""What the installed package says about itself, and the shape its files keep."""
+
+import ast
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from agentcoord.version import VERSION
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PYTHON = sorted([*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
+LONGEST = 450  # lines; past about 400 a file is telling that two concepts live in it
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def test_the_version_has_one_home() -> None:
+    assert distribution("agent-coord").version == VERSION
+
+
+def test_the_package_is_typed() -> None:
+    assert (ROOT / "src/agentcoord/py.typed").is_file()
+
+
+@pytest.mark.parametrize("command", ["agent-coord", "agentcoordd"])
+def test_a_console_script_is_installed_and_can_be_loaded(command: str) -> None:
+    (entry,) = distribution("agent-coord").entry_points.select(group="console_scripts", name=command)
+    assert callable(entry.load())
+    assert Path(sys.executable).with_name(command).is_file()
+
+
+def test_the_daemon_says_that_it_is_not_there_yet() -> None:
+    ran = subprocess.run([sys.executable, "-m", "agentcoordd"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.count("\n") == 1
+    assert "not part of this release" in ran.stderr
+
+
+def test_the_daemon_knows_its_version() -> None:
+    ran = subprocess.run([sys.executable, "-m", "agentcoordd", "--version"], capture_output=True, text=True, check=True)
+    assert ran.stdout == f"agentcoordd {VERSION}\n"
+
+
+@pytest.mark.parametrize("path", PYTHON, ids=_name)
+def test_a_file_opens_with_its_idea(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))), f"{_name(path)} has no module docstring"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=_name)
+def test_a_file_holds_one_concept(path: Path) -> None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= LONGEST, f"{_name(path)} has {lines} lines"

@@ -1,0 +1,26 @@
+"""What every test may ask for."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+from tests.command import Coord
+
+# No verdict on time: a slow machine is no defect. The examples are the same in every run, so that a change
+# is judged by what it changes; a failure is looked for further with `--hypothesis-profile=explore`.
+settings.register_profile("steady", deadline=None, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None, max_examples=2000)
+settings.load_profile("steady")
+
+
+@pytest.fixture
+def anyio_backend() -> str:
+    """The product runs on asyncio, and so do its tests."""
+    return "asyncio"
+
+
+@pytest.fixture
+def coord(tmp_path: Path) -> Coord:
+    """The installed command, with its home, temporary directory and state root under `tmp_path`."""
+    return Coord(tmp_path)

@@ -1,0 +1,31 @@
+"""Directories of which nobody else may change anything, since the reader asks for them all the way up."""
+
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+def _nobody_else_writes(path: Path) -> bool:
+    above = [path, *path.parents]
+    return all(
+        found.st_uid in (0, os.geteuid()) and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        for found in (directory.stat() for directory in above)
+    )
+
+
+@pytest.fixture
+def private() -> Iterator[Path]:
+    """An empty directory that is private up to the root, unlike most temporary ones."""
+    homes = (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"), Path.home(), Path.cwd())
+    home = next((home for home in homes if home.is_dir() and _nobody_else_writes(home.resolve())), None)
+    if home is None:
+        pytest.skip("no directory here is private up to the root")
+    made = Path(tempfile.mkdtemp(prefix="agent-coord-test-", dir=home.resolve()))
+    made.chmod(0o755)
+    yield made
+    shutil.rmtree(made, ignore_errors=True)
