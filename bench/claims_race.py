@@ -53,7 +53,7 @@ class Tally:
 def argv_for(agent: str, target: str, state: Path) -> list[str]:
     """Spell the claim that every process of a round makes."""
     return [
-        *("claim", "--ignore-user-config", "--state-root", str(state)),
+        *("claim", "--state-root", str(state)),
         *("--agent-id", agent, "--repo", REPO, "--target", target),
     ]
 

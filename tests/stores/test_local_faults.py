@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from agentcoord.errors import Conflict, StoreError
+from agentcoord.protocol.documents import is_document
 from agentcoord.stores.base import Stored
 from agentcoord.stores.local import LocalStore
-from tests.stores.layout import BEAT, CLAIM, listed, names
+from tests.stores.layout import BEAT, CLAIM, names
 from tests.stores.processes import drive, in_child, spawn
 
 BIG = {"text": "x" * 200_000}
@@ -23,8 +24,8 @@ BIG = {"text": "x" * 200_000}
 def number(stored: Stored | None) -> int:
     """Read the counter that the writers of these tests keep."""
     assert stored is not None
-    assert isinstance(stored.document, dict)
-    value: object = stored.document["n"]  # pyright: ignore[reportUnknownVariableType]
+    assert is_document(stored.document)
+    value = stored.document["n"]
     assert isinstance(value, int)
     return value
 
@@ -46,42 +47,42 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 # -- disks
 
 
-async def test_a_full_disk_leaves_the_old_record_whole(small_disk: Path) -> None:
+def test_a_full_disk_leaves_the_old_record_whole(small_disk: Path) -> None:
     local = LocalStore(small_disk)
-    version = await local.write(CLAIM, {"n": 1}, version=None, note="")
+    version = drive(local.write(CLAIM, {"n": 1}, version=None, note=""))
     before = (small_disk / CLAIM).read_bytes()
     with pytest.raises(StoreError, match=rf"^state record is not writable: {CLAIM}: no space left on device$"):
-        await local.write(CLAIM, BIG, version=version, note="")
+        drive(local.write(CLAIM, BIG, version=version, note=""))
     assert (small_disk / CLAIM).read_bytes() == before
     assert names((small_disk / CLAIM).parent) == ["319.json", "319.json.lock"]
-    await local.write(CLAIM, {"n": 2}, version=version, note="")
+    drive(local.write(CLAIM, {"n": 2}, version=version, note=""))
 
 
-async def test_a_full_disk_creates_nothing(small_disk: Path) -> None:
+def test_a_full_disk_creates_nothing(small_disk: Path) -> None:
     local = LocalStore(small_disk)
     with pytest.raises(StoreError, match=rf"^state record is not writable: {CLAIM}: no space left on device$"):
-        await local.write(CLAIM, BIG, version=None, note="")
-    assert await local.read(CLAIM) is None
+        drive(local.write(CLAIM, BIG, version=None, note=""))
+    assert drive(local.read(CLAIM)) is None
     assert names((small_disk / CLAIM).parent) == ["319.json.lock"]
 
 
-async def test_a_read_only_disk_is_read_and_not_written(small_disk: Path) -> None:
+def test_a_read_only_disk_is_read_and_not_written(small_disk: Path) -> None:
     local = LocalStore(small_disk)
-    version = await local.write(CLAIM, {"n": 1}, version=None, note="")
+    version = drive(local.write(CLAIM, {"n": 1}, version=None, note=""))
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert number(await local.read(CLAIM)) == 1
-    assert len(await listed(local, "claims")) == 1
-    await local.check(writable=False)
+    assert number(drive(local.read(CLAIM))) == 1
+    assert len(list(drive(local.list("claims")).entries)) == 1
+    drive(local.check(writable=False))
     with pytest.raises(StoreError, match=rf"^state root is not writable: {small_disk}$"):
-        await local.check(writable=True)
+        drive(local.check(writable=True))
     for attempt in (
         local.write(CLAIM, {"n": 2}, version=version, note=""),
         local.delete(CLAIM, version=version, note=""),
         local.write(BEAT, {}, version=None, note=""),
     ):
         with pytest.raises(StoreError, match=r"^state record is not writable: .+: read-only file system$"):
-            await attempt
-    assert number(await local.read(CLAIM)) == 1
+            drive(attempt)
+    assert number(drive(local.read(CLAIM))) == 1
 
 
 def test_a_write_cut_short_leaves_the_old_record_whole(local: LocalStore, root: Path) -> None:
@@ -101,9 +102,9 @@ def test_a_write_cut_short_leaves_the_old_record_whole(local: LocalStore, root: 
 # -- other writers
 
 
-async def test_the_lock_of_any_other_program_is_respected(root: Path) -> None:
+def test_the_lock_of_any_other_program_is_respected(root: Path) -> None:
     impatient = LocalStore(root, lock_wait=0)
-    version = await impatient.write(CLAIM, {"n": 1}, version=None, note="")
+    version = drive(impatient.write(CLAIM, {"n": 1}, version=None, note=""))
     lock = root / f"{CLAIM}.lock"
     ready, go = os.pipe(), os.pipe()
 
@@ -120,12 +121,12 @@ async def test_the_lock_of_any_other_program_is_respected(root: Path) -> None:
         impatient.delete(CLAIM, version=version, note=""),
     ):
         with pytest.raises(StoreError, match=rf"^another process has held {lock} for more than 0 seconds; ") as told:
-            await attempt
+            drive(attempt)
         assert not isinstance(told.value, Conflict)
-    assert number(await impatient.read(CLAIM)) == 1
+    assert number(drive(impatient.read(CLAIM))) == 1
     os.write(go[1], b"!")
     os.waitpid(holder, 0)
-    await impatient.write(CLAIM, {"n": 2}, version=version, note="")
+    drive(impatient.write(CLAIM, {"n": 2}, version=version, note=""))
     for fd in (*ready, *go):
         os.close(fd)
 

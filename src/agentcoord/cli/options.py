@@ -141,7 +141,10 @@ _CLOSED_CHOICES = ("policy",)
 """Options whose values the grammar itself checks; the others are checked where they are used."""
 SELECTORS = ("--state-root", "--api-url", "--backend")
 
-_INTEGER = re.compile(r"[-+]?(?:0(?:[0-7]+(?:_[0-7]+)*|b[01]+(?:_[01]+)*|x[\da-f]+(?:_[\da-f]+)*)?|\d+(?:_\d+)*)", re.I | re.A)
+_INTEGER = re.compile(
+    r"[-+]?(?:0(?:[0-7]+(?:_[0-7]+)*|b[01]+(?:_[01]+)*|x[\da-f]+(?:_[\da-f]+)*)?|\d+(?:_\d+)*)",
+    re.IGNORECASE | re.ASCII,
+)
 
 
 class Words(Struct):
@@ -268,10 +271,8 @@ def _integer(value: str, flag: str) -> int:
         raise fault
     digits = value.lstrip("+-")
     try:
-        if len(digits) > 1 and digits[0] == "0" and digits[1].isdigit():
-            number = int(digits, 8)
-        else:
-            number = int(digits, 0)
+        octal = digits[0] == "0" and digits[1:2].isdigit()
+        number = int(digits, 8 if octal else 0)
     except ValueError:
         raise fault from None
     return -number if value.startswith("-") else number

@@ -164,9 +164,7 @@ def batch_audit(words: Words) -> AuditRequest:
 
 def doctor(words: Words) -> DoctorRequest:
     """Look at the backend."""
-    return DoctorRequest(
-        deep=words.flag("deep"), prefix=words.text("doctor_prefix"), stack=words.flag("stack_json")
-    )
+    return DoctorRequest(deep=words.flag("deep"), prefix=words.text("doctor_prefix"), stack=words.flag("stack_json"))
 
 
 def bootstrap(words: Words) -> BootstrapRequest:

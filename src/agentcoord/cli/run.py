@@ -162,9 +162,7 @@ async def _register_batch(words: Words, settings: Settings, invocation: Invocati
     prompt = None
     if asked.launch_prompt is not None:
         prompt = _content(asked.launch_prompt, "launch prompt", invocation, stdin=True)
-    request = BatchRequest(
-        manifest=manifest, batch_id=asked.batch_id, launch_prompt=prompt, synthetic=asked.synthetic
-    )
+    request = BatchRequest(manifest=manifest, batch_id=asked.batch_id, launch_prompt=prompt, synthetic=asked.synthetic)
     result = await register_batch(_context(settings, invocation, output), request)
     render_batch(result, output, json=words.flag("json"))
 
@@ -297,7 +295,9 @@ async def _demo(rest: list[str], invocation: Invocation, output: Output) -> None
         with tempfile.TemporaryDirectory(prefix="agent-coord-demo-", dir=invocation.env.get("TMPDIR") or None) as root:
             lines = await walk(LocalStore(root), invocation.random)
     except OSError as error:
-        raise StoreError(f"demo setup failed: {error.strerror or error}: {error.filename or 'temporary directory'}") from error
+        raise StoreError(
+            f"demo setup failed: {error.strerror or error}: {error.filename or 'temporary directory'}"
+        ) from error
     for line in lines:
         output.say(line)
 

@@ -21,7 +21,7 @@ class Context(Struct, frozen=True):
     now: Callable[[], datetime]
     random: Callable[[int], bytes]
     identity: Identity = NOBODY
-    notices: list[str] = field(default_factory=list)
+    notices: list[str] = field(default_factory=list[str])
 
 
 async def read_object(store: Store, path: str, kind: str) -> tuple[Document, Stored] | None:

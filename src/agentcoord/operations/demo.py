@@ -41,9 +41,7 @@ class _Stage:
 
 async def _win(stage: _Stage) -> list[str]:
     won = _expect(await stage.claim("demo-alpha", 3600), Claimed)
-    beat = Beat(
-        agent_id="demo-alpha", ttl=60, status=normalize("in_progress"), repo=_REPO, target=_TARGET
-    )
+    beat = Beat(agent_id="demo-alpha", ttl=60, status=normalize("in_progress"), repo=_REPO, target=_TARGET)
     await heartbeat(stage.context, beat)
     return [
         f"$ agent-coord claim --agent-id demo-alpha {_ITEM} --ttl 3600",

@@ -7,6 +7,7 @@ from agentcoord.operations.context import Context
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.events import ID_BYTES, Said, build_event, event_id, require_event
 from agentcoord.protocol.paths import event_path
+from agentcoord.protocol.statuses import unknown_warning
 
 _ATTEMPTS = 3
 
@@ -23,6 +24,8 @@ async def record_event(context: Context, said: Said, extra: Document | None = No
     Raises UsageError for an invalid event, StoreError when it is not certain to be stored.
     """
     require_event(said)
+    if said.status is not None and not said.status.known:
+        context.notices.append(unknown_warning(said.status))
     for _ in range(_ATTEMPTS):
         now = context.now()
         name = event_id(now, context.random(ID_BYTES))

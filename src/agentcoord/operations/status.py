@@ -294,26 +294,23 @@ async def _show_batch(context: Context, path: str, batch: Document, batch_id: st
     lanes = lanes_of(batch)
     for owner in dict.fromkeys(lane.owner for lane in lanes):
         await _look_at_owner(context, owner, beats)
-    seen.heartbeats.extend(beats.rows())
-    seen.note(
-        "heartbeats",
-        *(
-            f"lane-owner heartbeats {fault}: {', '.join(owners)}"
-            for fault, owners in (
-                ("unreadable", beats.unreadable),
-                ("mismatched", beats.mismatched),
-                ("not found", beats.missing),
-            )
-            if owners
-        ),
-    )
     known: list[tuple[str, Document]] = [(path, batch)]
-    malformed, unresolved = await _resolve(context, lanes, batch_id, known, beats)
+    refs = await _resolve(context, lanes, batch_id, known, beats)
+    seen.heartbeats.extend(beats.rows())
+    # A lane that no dependency can name is listed as such; its owner is not missed on top of that.
+    named = [lane.owner for lane in lanes if ":" not in lane.name] + refs.owners
+    for fault, owners in (
+        ("unreadable", beats.unreadable),
+        ("mismatched", beats.mismatched),
+        ("not found", beats.missing),
+    ):
+        if missed := [owner for owner in owners if owner in named]:
+            seen.note("heartbeats", f"lane-owner heartbeats {fault}: {', '.join(missed)}")
     _show_batches(seen, known[:1], beats, lane_states(known, beats))
-    if malformed:
-        seen.note("dependencies", f"malformed dependency refs: {', '.join(malformed)}")
-    if unresolved:
-        seen.note("unresolved_dependencies", f"unresolved dependency refs: {', '.join(unresolved)}")
+    if refs.malformed:
+        seen.note("dependencies", f"malformed dependency refs: {', '.join(refs.malformed)}")
+    if refs.unresolved:
+        seen.note("unresolved_dependencies", f"unresolved dependency refs: {', '.join(refs.unresolved)}")
 
 
 async def _look_at_owner(context: Context, owner: str, beats: Beats) -> None:
@@ -331,17 +328,24 @@ async def _look_at_owner(context: Context, owner: str, beats: Beats) -> None:
         beats.add(row)
 
 
+class _Refs(Struct):
+    """What became of a batch's dependency refs, and who owns the lanes they name."""
+
+    malformed: list[str] = field(default_factory=list[str])
+    unresolved: list[str] = field(default_factory=list[str])
+    owners: list[str] = field(default_factory=list[str])
+
+
 async def _resolve(
     context: Context, lanes: Sequence[Lane], batch_id: str, known: list[tuple[str, Document]], beats: Beats
-) -> tuple[list[str], list[str]]:
-    """Read what the lanes depend on into `known` and `beats`; give the malformed and unresolved refs."""
-    malformed: list[str] = []
-    unresolved: list[str] = []
+) -> _Refs:
+    """Read what the lanes depend on into `known` and `beats`."""
+    refs = _Refs()
     read: dict[str, list[Lane] | None] = {batch_id: list(lanes)}
     for ref in dict.fromkeys(ref for lane in lanes for ref in lane.depends_on):
         parts = split_ref(ref)
         if parts is None:
-            malformed.append(ref)
+            refs.malformed.append(ref)
             continue
         other, name = parts
         if other not in read:
@@ -351,11 +355,12 @@ async def _resolve(
                 known.append((batch_path(other), found[0]))
         there = read[other]
         if there is None:
-            unresolved.append(ref)
+            refs.unresolved.append(ref)
             continue
         owners = [lane.owner for lane in there if lane.name == name]
         if not owners:
-            malformed.append(ref)
+            refs.malformed.append(ref)
         for owner in owners:
             await _look_at_owner(context, owner, beats)
-    return malformed, unresolved
+        refs.owners += owners
+    return refs

@@ -143,8 +143,8 @@ def read_history(batch_id: str, lane: Lane, events: Sequence[Document], attribut
     relevant = [event for event in events if event.get("type") in LIFECYCLE]
     ordered = _in_order(relevant)
     if ordered is None:
-        closings = False if any(event.get("type") == LANE_CLOSED for event in relevant) else None
-        return History(sound=False, admitted=frozenset(), closings=closings, released=False)
+        closed = any(event.get("type") == LANE_CLOSED for event in relevant)
+        return History(sound=False, admitted=frozenset(), closings=False if closed else None, released=False)
     admitted = {lane.owner} if usable(lane.owner) else set[str]()
     sound, released = True, False
     closings: list[Document] = []
@@ -154,7 +154,9 @@ def read_history(batch_id: str, lane: Lane, events: Sequence[Document], attribut
             closings.append(event)
             closings_valid &= _closing_valid(event, batch_id, lane, attribution, admitted)
             continue
-        if not (_ordinary_valid(event, batch_id, lane, attribution) and _step_valid(event, lane, attribution, admitted)):
+        if not (
+            _ordinary_valid(event, batch_id, lane, attribution) and _step_valid(event, lane, attribution, admitted)
+        ):
             sound = False
         elif event["type"] == ACQUIRED:
             admitted.add(event["agent_id"])

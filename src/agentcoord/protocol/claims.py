@@ -110,17 +110,21 @@ def _decide_own(claim: Mapping[str, Any], wanted: Wanted) -> Acquire | Renew:
         if value is not None and claim.get(field) is not None and claim[field] != value:
             return Acquire()
     changed = any(
-        field in wanted.metadata and wanted.metadata[field] != claim.get(field) for field in ("generation", "instance_id")
+        field in wanted.metadata and wanted.metadata[field] != claim.get(field)
+        for field in ("generation", "instance_id")
     )
     return Renew(claimed_at=str(claim.get("claimed_at") or ""), routine=not changed)
 
 
 def build_claim(
-    stored: Mapping[str, Any] | None, decision: Acquire | Renew | TakeOver, wanted: Wanted, identity: Identity, now: datetime
+    stored: Mapping[str, Any] | None,
+    decision: Acquire | Renew | TakeOver,
+    wanted: Wanted,
+    identity: Identity,
+    now: datetime,
 ) -> Document:
     """Build the record that a granted claim writes. A renewal keeps what identifies the lease."""
-    renewed = isinstance(decision, Renew) and stored is not None
-    kept = stated(stored, CLAIM_RENEWED) if renewed else {}
+    kept = stated(stored, CLAIM_RENEWED) if stored is not None and isinstance(decision, Renew) else {}
     document = dict(kept)
     document |= {
         "schema_version": SCHEMA_VERSION,

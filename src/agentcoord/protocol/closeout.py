@@ -42,7 +42,9 @@ class Closing(Struct, frozen=True):
     def agrees(self, other: "Closing", *, machine_counts: bool) -> bool:
         """Tell whether two closeouts say the same; the machine counts only within one claim."""
         mine, theirs = self, other
-        same = all(getattr(mine, field) == getattr(theirs, field) for field in self.__struct_fields__ if field != "machine")
+        same = all(
+            getattr(mine, field) == getattr(theirs, field) for field in self.__struct_fields__ if field != "machine"
+        )
         return same and (not machine_counts or mine.machine == theirs.machine)
 
 
@@ -136,7 +138,7 @@ def build_closing_event(
     payload: Mapping[str, Any], lane: Lane, batch_id: str, identity: Identity, now: datetime
 ) -> Document:
     """Build the version-2 event that closes a lane, from the facts that may be published."""
-    document = {
+    document: Document = {
         "schema_version": LANE_CLOSED_SCHEMA_VERSION,
         "event_id": closing_event_id(lane.name),
         "batch_id": batch_id,

@@ -37,9 +37,7 @@ SIGNALS: Mapping[str, _Signal] = MappingProxyType(
             ("reason",), MappingProxyType({"reason": ("blocked-user-input", "question", "permission")})
         ),
         "escalation_requested": _Signal(("from_route", "to_route", "evidence")),
-        "error": _Signal(
-            ("severity", "category", "message"), MappingProxyType({"severity": ("P0", "P1", "P2", "P3")})
-        ),
+        "error": _Signal(("severity", "category", "message"), MappingProxyType({"severity": ("P0", "P1", "P2", "P3")})),
         "human_intervention": _Signal(
             ("kind",), MappingProxyType({"kind": ("takeover", "supersede", "manual-fix", "drain")})
         ),

@@ -39,7 +39,13 @@ class StackReport(Struct, frozen=True):
 
 
 async def examine_stack(
-    store: Store | None, fault: CoordError | None, backend: Backend, identity: Identity, *, deep: bool, prefix: str | None
+    store: Store | None,
+    fault: CoordError | None,
+    backend: Backend,
+    identity: Identity,
+    *,
+    deep: bool,
+    prefix: str | None,
 ) -> StackReport:
     """Examine a component without changing anything; `fault` is why there is no store to ask."""
     if store is not None:
