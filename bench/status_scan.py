@@ -10,7 +10,7 @@ from pathlib import Path
 
 from measure import BIN, ROOT, clean_environment, interleave, print_table, scratch
 
-DEFAULTS = {"claims": 10_000, "heartbeats": 10_000, "batches": 500, "events": 5_000}
+DEFAULTS = {"claims": 10_000, "heartbeats": 10_000, "batches": 500, "events": 20_000}
 
 
 def make_state(root: Path, sizes: dict[str, int]) -> None:

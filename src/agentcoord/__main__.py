@@ -2,28 +2,30 @@
 
 import os
 import sys
-from collections.abc import Sequence
-from types import FrameType
 
-from agentcoord.errors import Exit
+# Nothing else is imported up here: until `main` handles signals, an interrupt would show a traceback.
+
+_UNKNOWN = 2
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run the command line of this process, or the given one, and give its exit status."""
+    _handle_signals()
     _keep_standard_descriptors()
     if argv is None:
         _require_utf8()
         argv = sys.argv[1:]
-    import signal
-
-    signal.signal(signal.SIGTERM, _end)
     try:
         return _run(argv)
-    except KeyboardInterrupt:
-        return Exit.INTERRUPTED
+    except Exception as error:  # a fault of ours: still one line, and never the status of a wrong invocation
+        _write(2, f"{_fault(error)}\n".encode("utf-8", "replace"))
+        return _UNKNOWN
 
 
-def _run(argv: Sequence[str]) -> int:
+def _run(argv: list[str]) -> int:
+    import gc
+
+    gc.disable()  # one command makes no cycles worth looking for, and a large state many objects to look through
     from datetime import UTC, datetime
 
     from agentcoord.cli.output import Invocation, Terminal
@@ -38,12 +40,12 @@ def _run(argv: Sequence[str]) -> int:
             Invocation(
                 argv=tuple(argv),
                 env=env,
-                cwd=_cwd(env),
+                cwd=_cwd(),
                 now=now,
                 random=os.urandom,
                 read_file=_read_file,
                 stdin=_read_stdin,
-                program=os.path.abspath(sys.argv[0]),
+                program=os.path.normpath(os.path.join(_cwd(), sys.argv[0])),
                 terminal=_terminal(Terminal, env),
             )
         )
@@ -54,22 +56,49 @@ def _run(argv: Sequence[str]) -> int:
     fault = _write(1, output.stdout)
     if fault is not None:
         _write(2, f"cannot write the answer to stdout: {fault}; what the command did stands\n".encode())
-        return output.exit or Exit.UNKNOWN
+        return output.exit or _UNKNOWN
     return output.exit
 
 
-def _end(signum: int, frame: FrameType | None) -> None:
-    """Leave through the stack, so that what was begun is cleaned up."""
+def _handle_signals() -> None:
+    """End on a signal through the stack, so that what was begun is cleaned up and no traceback is shown."""
+    signal = __import__("_signal")  # the built-in core of `signal`: an interrupt while importing that would be shown
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # a caller's wish, as from nohup
+            signal.signal(number, _end)
+    sys.unraisablehook = _unraisable
+
+
+def _end(signum: int, frame: object) -> None:
     raise SystemExit(128 + signum)
 
 
+def _unraisable(fault: "sys.UnraisableHookArgs") -> None:
+    """Leave at once where Python would swallow a signal's exit, as in the callbacks of an import."""
+    if isinstance(fault.exc_value, SystemExit) and isinstance(fault.exc_value.code, int):
+        os._exit(fault.exc_value.code)
+    sys.__unraisablehook__(fault)
+
+
+def _fault(error: Exception) -> str:
+    place, trace = "?", error.__traceback__
+    while trace is not None:
+        place = f"{os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}"
+        trace = trace.tb_next
+    return f"internal error at {place}, please report it: {type(error).__name__}: {error}; what was done is unknown"
+
+
 def _keep_standard_descriptors() -> None:
-    """Fill closed descriptors 0 to 2: a record opened in their place would be written into."""
+    """Fill closed descriptors 0 to 2: a record opened in their place would be written into.
+
+    Reading a stdin that was closed fails, rather than giving an empty text nobody sent.
+    """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)
+            os.open(os.devnull, os.O_RDWR if descriptor else os.O_WRONLY)
 
 
 def _require_utf8() -> None:
@@ -78,11 +107,11 @@ def _require_utf8() -> None:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
 
 
-def _cwd(env: dict[str, str]) -> str:
+def _cwd() -> str:
     try:
         return os.getcwd()
     except OSError:  # removed under our feet: absolute paths still work
-        return env.get("PWD") or "/"
+        return ""
 
 
 def _read_file(path: str) -> bytes:
@@ -109,12 +138,21 @@ def _write(descriptor: int, data: bytes) -> str | None:
     rest = memoryview(data)
     try:
         while rest:
-            rest = rest[os.write(descriptor, rest) :]
+            try:
+                rest = rest[os.write(descriptor, rest) :]
+            except BlockingIOError:  # a pipe that its other end made non-blocking, and full
+                _wait_for_room(descriptor)
     except BrokenPipeError:
         return None
     except OSError as error:
         return error.strerror or str(error)
     return None
+
+
+def _wait_for_room(descriptor: int) -> None:
+    import select
+
+    select.select([], [descriptor], [])
 
 
 if __name__ == "__main__":

@@ -109,6 +109,7 @@ def test_the_lock_of_any_other_program_is_respected(root: Path) -> None:
     ready, go = os.pipe(), os.pipe()
 
     def hold() -> None:
+        os.close(go[1])  # so that the end of this test, however it comes, is the end of the wait
         fd = os.open(lock, os.O_RDWR)
         fcntl.flock(fd, fcntl.LOCK_EX)
         os.write(ready[1], b"!")

@@ -18,7 +18,8 @@ from agentcoord.stores.opening import absolute, open_store
 def _backend(selection: Selection, cwd: str) -> Backend:
     root = None
     if selection.kind == "local" and selection.root is not None:
-        root = absolute(selection.root, cwd).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        root = absolute(selection.root, cwd) if cwd else selection.root
+        root = root.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return Backend(
         kind=selection.kind,
         repo=selection.repo if selection.kind == "github" else None,

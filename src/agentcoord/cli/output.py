@@ -24,8 +24,9 @@ class Invocation(Struct, frozen=True):
     """One command as it was called. `argv` is without the program's name; bytes that are not UTF-8
     stand in it as surrogates.
 
-    `stdin` and `read_file` give bytes and raise OSError; `now` answers in UTC; `random` gives that
-    many bytes. `program` is the absolute path of the command, for `bootstrap`.
+    `cwd` is empty when the caller's working directory was removed. `stdin` and `read_file` give
+    bytes and raise OSError; `now` answers in UTC; `random` gives that many bytes. `program` is the
+    absolute path of the command, for `bootstrap`.
     """
 
     argv: tuple[str, ...]

@@ -4,7 +4,6 @@ Nothing here prints, exits or looks around: what there is comes in as an Invocat
 it goes out as an Output, so that a command may run on behalf of a caller elsewhere.
 """
 
-import tempfile
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
@@ -288,6 +287,8 @@ async def _demo(rest: list[str], invocation: Invocation, output: Output) -> None
     if rest:
         shown = " ".join(rest).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         raise UsageError(f"unexpected arguments: {shown}")
+    import tempfile
+
     from agentcoord.operations.demo import walk
     from agentcoord.stores.local import LocalStore
 

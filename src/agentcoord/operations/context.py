@@ -1,6 +1,6 @@
 """What an operation is given by whoever calls it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
 
 from msgspec import Struct, field
@@ -46,6 +46,14 @@ def readable(entry: Stored | Unreadable) -> Stored:
     if isinstance(entry, Stored):
         return entry
     raise entry
+
+
+def objects(entries: Iterable[Stored | Unreadable], kind: str) -> Iterator[tuple[str, Document]]:
+    """Walk a listing whose records must all be objects: path and record. Raises StoreError at the first that is not."""
+    for entry in entries:
+        stored = readable(entry)
+        document = stored.document
+        yield stored.path, document if is_document(document) else require_object(stored, kind)
 
 
 def contention(what: str, error: StoreError) -> StoreError:

@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from agentcoord.errors import Defect, StoreError, Unreadable, UsageError
-from agentcoord.operations.context import Context, read_object, readable, require_object
+from agentcoord.operations.context import Context, objects, read_object, readable
 from agentcoord.operations.projection import (
     Beats,
     Row,
@@ -107,9 +107,8 @@ async def status(context: Context, request: StatusRequest) -> Status:
 async def _of_all(context: Context, *, include_archived: bool) -> Status:
     seen = Status(scope={"kind": "all"})
     now = context.now()
-    for entry in await _listing(context, "claims", seen):
-        stored = readable(entry)
-        seen.claims.append(claim_row(stored.path, require_object(stored, "a claim")))
+    claims = objects(await _listing(context, "claims", seen), "a claim")
+    seen.claims = [claim_row(path, claim) for path, claim in claims]
     beats = Beats()
     broken: list[str] = []
     for entry in await _listing(context, "heartbeats", seen):
@@ -123,20 +122,12 @@ async def _of_all(context: Context, *, include_archived: bool) -> Status:
     if broken:
         seen.note("heartbeats", f"heartbeat records unreadable: {', '.join(sorted(broken))}")
     beats.unreadable += broken
-    batches: list[tuple[str, Document]] = []
-    for entry in await _listing(context, "batches", seen):
-        stored = readable(entry)
-        batches.append((stored.path, require_object(stored, "a batch")))
+    batches = list(objects(await _listing(context, "batches", seen), "a batch"))
     _show_batches(seen, batches, beats, lane_states(batches, beats))
-    for entry in await _listing(context, "events", seen):
-        stored = readable(entry)
-        seen.events.append(event_row(stored.path, require_object(stored, "an event")))
-    _in_order(seen.events)
+    await _show_events(context, "events", seen)
     if include_archived:
-        seen.archive = []
-        for entry in await _listing(context, "archive", seen):
-            stored = readable(entry)
-            seen.archive.append(archive_row(stored.path, require_object(stored, "an archive")))
+        envelopes = objects(await _listing(context, "archive", seen), "an archive")
+        seen.archive = [archive_row(path, envelope) for path, envelope in envelopes]
     return seen
 
 
@@ -155,8 +146,10 @@ async def _listing(
     return listing.entries
 
 
-def _in_order(rows: list[Row]) -> None:
-    rows.sort(key=lambda row: (str(row["at"]), str(row["path"])))
+async def _show_events(context: Context, prefix: str, seen: Status) -> None:
+    events = objects(await _listing(context, prefix, seen, "events"), "an event")
+    seen.events = [event_row(path, event) for path, event in events]
+    seen.events.sort(key=lambda row: (str(row["at"]), str(row["path"])))
 
 
 def _show_batches(
@@ -282,10 +275,7 @@ async def _of_batch(context: Context, batch_id: str) -> Status:
         seen.note("batches", "batch not found")
     else:
         await _show_batch(context, path, found[0], batch_id, seen)
-    for entry in await _listing(context, events_prefix(batch_id), seen, "events"):
-        stored = readable(entry)
-        seen.events.append(event_row(stored.path, require_object(stored, "an event")))
-    _in_order(seen.events)
+    await _show_events(context, events_prefix(batch_id), seen)
     return seen
 
 

@@ -108,7 +108,7 @@ class Attribution:
         self._targets = Counter(target for lane in lanes for target in self._folded(lane))
 
     def _folded(self, lane: Lane) -> set[str]:
-        return {self._fold(target) for target in lane.targets if target}
+        return {self._fold(target) for target in lane.targets if target.strip()}
 
     def target_of(self, event: Mapping[str, Any]) -> str | None:
         """Read an event's target, folded; None when it names none."""

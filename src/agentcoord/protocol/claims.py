@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from agentcoord.protocol.documents import Document, canonical, is_document, stated
+from agentcoord.protocol.documents import Document, canonical, is_document, stated, text
 from agentcoord.protocol.identity import Identity, attribute
 from agentcoord.protocol.instants import later, parse, stamp, whole
 from agentcoord.protocol.liveness import liveness
@@ -23,7 +23,10 @@ RELEASED = "released"
 HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
 """A heartbeat's liveness, or why there is none to go by."""
 
-_DISTINCT_WITHIN = timedelta(seconds=60)
+_DISTINCT_WITHIN = timedelta(hours=1)
+"""How far ahead of now a stored acquisition is still followed: so many within a second stay distinct."""
+
+_FENCED = ("status", "repo", "target", "agent_id", "claimed_at", "generation", "instance_id")
 
 
 class Acquire(Struct, frozen=True, tag=True):
@@ -113,7 +116,7 @@ def _decide_own(claim: Mapping[str, Any], wanted: Wanted) -> Acquire | Renew:
         field in wanted.metadata and wanted.metadata[field] != claim.get(field)
         for field in ("generation", "instance_id")
     )
-    return Renew(claimed_at=str(claim.get("claimed_at") or ""), routine=not changed)
+    return Renew(claimed_at=text(claim, "claimed_at") or "", routine=not changed)
 
 
 def build_claim(
@@ -160,11 +163,10 @@ def acquired_at(stored: Mapping[str, Any] | None, now: datetime) -> datetime:
 
 
 def fence(claim: Mapping[str, Any]) -> str:
-    """Name one acquisition by an opaque token: renewals keep it, every new acquisition changes it.
-
-    A claim that is not active has no fence that holds; compare only against an active record.
+    """Name one acquisition by an opaque token: routine renewals keep it; a release, a takeover, another
+    instance and every new acquisition change it.
     """
-    facts = [claim.get(name) for name in ("repo", "target", "agent_id", "claimed_at", "generation", "instance_id")]
+    facts = [claim.get(name) for name in _FENCED]
     return sha256(canonical(facts)).hexdigest()[:32]
 
 

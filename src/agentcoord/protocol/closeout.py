@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from agentcoord.errors import UsageError
 from agentcoord.protocol.batches import UNKNOWN, Lane, lanes_of
-from agentcoord.protocol.documents import Document, is_document, stated, text
-from agentcoord.protocol.events import LANE_CLOSED
+from agentcoord.protocol.documents import Document, given, is_document, stated, text
+from agentcoord.protocol.events import LANE_CLOSED, require_lane
 from agentcoord.protocol.identity import Identity
 from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.paths import is_repo
@@ -24,7 +24,12 @@ from agentcoord.protocol.statuses import CLOSED
 from agentcoord.protocol.workitems import folded
 
 DEFAULT_WORKSPACE = "default"
-_HTTP_URL = re.compile(r"https?://[^/?#\s]+(?:[/?#]\S*)?", re.IGNORECASE)
+_HTTP_URL = re.compile(
+    r"[Hh][Tt][Tt][Pp][Ss]?://"
+    r"(?:[^/?#@\s]*@)?"  # whoever is named before the host is not a host
+    r"(?:\[[0-9A-Fa-f:.]+\]|[^/?#@:\s]+)(?::\d*)?"
+    r"(?:[/?#]\S*)?"
+)
 _AUTHORITATIVE = ("terminal", "workspace", "closed_by", "pr_url", "pr_state", "evidence_url")
 
 
@@ -80,6 +85,7 @@ def require_terminal(state: str | None) -> None:
 
 def require_payload(record: Mapping[str, Any]) -> None:
     """Check the facts a closeout would publish. Raises UsageError naming the option at fault."""
+    require_lane(record.get("lane"))
     repo = record.get("repo")
     if repo is not None and not is_repo(repo):
         raise UsageError(f"invalid terminal closeout repo: {repo}")
@@ -173,17 +179,19 @@ def close_lane(batch: Mapping[str, Any], lane: Lane, event: Mapping[str, Any], n
     entries: list[Any] = list(batch["lanes"])
     index = next(i for i, own in enumerate(lanes_of(batch)) if not own.malformed and own.name == lane.name)
     entry: Document = dict(entries[index])
+    closing, closer = closing_of(event), event.get("closed_by")
     if entry.get("terminal"):
-        if closing_of(entry).agrees(closing_of(event), machine_counts=False):
+        if _closed_alike(entry, closing):
             return None
         raise contradiction(lane)
     entry |= {"status": event["terminal"], "terminal": event["terminal"]}
-    for field, value in (
-        ("closed_at", event.get("at")),
-        ("closed_by", event.get("closed_by")),
-        ("workspace", event.get("workspace") or DEFAULT_WORKSPACE),
-    ):
-        if entry.get(field) is None:
+    stamps = {
+        "closed_at": event.get("at"),
+        "closed_by": closer if is_document(closer) else given({"agent_id": closing.agent_id, "machine": closing.machine}),
+        "workspace": closing.workspace,
+    }
+    for field, value in stamps.items():
+        if entry.get(field) is None and value is not None:
             entry[field] = value
     entry |= stated(event, ("pr_url", "pr_state", "evidence_url"))
     entries[index] = entry
@@ -193,6 +201,12 @@ def close_lane(batch: Mapping[str, Any], lane: Lane, event: Mapping[str, Any], n
         document["completed_at"] = batch.get("completed_at") or stamp(now)
     document["updated_at"] = stamp(now)
     return document
+
+
+def _closed_alike(entry: Document, closing: Closing) -> bool:
+    # A manifest may name a lane's pull request from the start; a closeout silent about it is no contradiction.
+    named = entry if closing.pr_url is not None else entry | {"pr_url": None}
+    return closing_of(named).agrees(closing, machine_counts=False)
 
 
 def all_closed(lanes: Sequence[object]) -> bool:

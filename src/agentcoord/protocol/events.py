@@ -71,11 +71,15 @@ def require_event(said: Said) -> None:
     require_segment(said.batch_id, "batch-id")
     require_segment(said.type, "event type")
     _require_signal(said)
-    if said.lane is not None:
-        if said.lane == "":
-            raise UsageError("--lane must not be empty")
-        if ":" in said.lane:
-            raise UsageError(f"event lane {said.lane} cannot contain ':'")
+    require_lane(said.lane)
+
+
+def require_lane(lane: object) -> None:
+    """Check the lane that an event names, if it names one. Raises UsageError."""
+    if lane == "":
+        raise UsageError("--lane must not be empty")
+    if isinstance(lane, str) and ":" in lane:
+        raise UsageError(f"event lane {lane} cannot contain ':'")
 
 
 def _require_signal(said: Said) -> None:
@@ -87,9 +91,10 @@ def _require_signal(said: Said) -> None:
             raise UsageError(f"{option(field)} is not valid for --type {said.type}")
     for field in signal.required:
         value = said.message if field == "message" else said.signals.get(field)
-        if value is None or not str(value).strip():
-            raise UsageError(f"missing required {option(field)}")
         allowed = signal.allowed.get(field)
+        # Blank text says nothing; a blank choice is a choice that is not offered.
+        if not value or (allowed is None and not str(value).strip()):
+            raise UsageError(f"missing required {option(field)}")
         if allowed is not None and value not in allowed:
             raise UsageError(f"{option(field)} must be one of: {', '.join(allowed)}")
 

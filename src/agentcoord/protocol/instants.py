@@ -5,7 +5,6 @@ Everything is UTC. Records carry whole seconds; comparison of history is exact t
 
 import re
 from datetime import UTC, datetime, timedelta
-from fractions import Fraction
 
 _SHAPE = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):?(\d\d))",
@@ -14,6 +13,9 @@ _SHAPE = re.compile(
 _STRICT_OFFSET = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)$", re.ASCII)
 _STAMP_LENGTH = len("2026-01-01T00:00:00Z")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+Exact = tuple[int, str]
+"""Whole seconds since 1970 and the digits after the point, trailing zeros removed: ordered as the instants are."""
 
 
 def stamp(instant: datetime) -> str:
@@ -38,7 +40,7 @@ def parse(value: object) -> datetime | None:
     """Read an ISO 8601 instant with an offset; None for anything else. Microseconds at most."""
     if not isinstance(value, str):
         return None
-    if len(value) == _STAMP_LENGTH and value[10] == "T" and value[19] == "Z" and value[4] == "-" == value[7]:
+    if _is_shaped_as_stamp(value):
         try:
             return datetime.fromisoformat(value)
         except ValueError:
@@ -46,16 +48,30 @@ def parse(value: object) -> datetime | None:
     exactly = exact(value)
     if exactly is None:
         return None
+    seconds, fraction = exactly
     try:
-        return _EPOCH + timedelta(microseconds=int(exactly * 1_000_000))
+        return _EPOCH + timedelta(seconds=seconds, microseconds=int(fraction[:6].ljust(6, "0")))
     except OverflowError:
         return None
 
 
-def exact(value: object) -> Fraction | None:
-    """Read an instant as seconds since 1970, keeping every fractional digit; None if it is none.
+def _is_shaped_as_stamp(value: str) -> bool:
+    # The standard parser also takes other ISO forms of this length, and in newer versions hour 24.
+    return (
+        len(value) == _STAMP_LENGTH
+        and value[4] == value[7] == "-"
+        and value[10] == "T"
+        and value[13] == value[16] == ":"
+        and value[19] == "Z"
+        and value[11:13] != "24"
+    )
 
-    A leap second (`:60`) is the first instant of the next minute.
+
+def exact(value: object) -> Exact | None:
+    """Read an instant, keeping every fractional digit; None if it is none.
+
+    A leap second (`:60`) is the first instant of the next minute. The fraction stays text, since a
+    record may carry more digits than are read as a number.
     """
     if not isinstance(value, str) or (found := _SHAPE.fullmatch(value.strip())) is None:
         return None
@@ -66,16 +82,14 @@ def exact(value: object) -> Fraction | None:
         base = datetime(year, month, day, hour, minute, tzinfo=UTC)
     except ValueError:
         return None
-    seconds = Fraction(int((base - _EPOCH).total_seconds()) + second)
+    seconds = int((base - _EPOCH).total_seconds()) + second
     fraction, sign, offset_hours, offset_minutes = found.group(7), *found.groups()[7:]
-    if fraction:
-        seconds += Fraction(int(fraction), 10 ** len(fraction))
     if sign:
         if int(offset_hours) > 23 or int(offset_minutes) > 59:
             return None
         offset = int(offset_hours) * 3600 + int(offset_minutes) * 60
         seconds += offset if sign == "-" else -offset
-    return seconds
+    return seconds, (fraction or "").rstrip("0")
 
 
 def is_rfc3339(value: object) -> bool:

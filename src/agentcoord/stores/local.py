@@ -4,6 +4,7 @@ import errno
 import os
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import islice
 
 from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageError
 from agentcoord.files import LOCK_WAIT, cause_of, release_lock, remove_durably, replace_durably, take_lock
@@ -112,6 +113,15 @@ class LocalStore:
                 yield defect
             else:
                 yield entry
+
+    def names(self, prefix: str, *, starting: str = "", limit: int = 10_000) -> Sequence[str]:
+        """Name the first `limit` records below a directory prefix whose paths start so; none of them is read.
+
+        Raises UsageError and StoreError as `list` does.
+        """
+        _require_spelled(prefix)
+        names = (path for path in self._tree.names_below(prefix) if path.startswith(starting))
+        return list(islice(names, limit))
 
     async def check(self, *, writable: bool) -> None:
         """Check the root and that each family present is a directory. Raises StoreError naming the culprit."""

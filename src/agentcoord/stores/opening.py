@@ -21,5 +21,9 @@ def open_store(selection: Selection, cwd: str) -> Store:
 
 
 def absolute(path: str, cwd: str) -> str:
-    """Take a relative path from the caller's working directory."""
-    return path if path.startswith("/") else f"{cwd.rstrip('/')}/{path}"
+    """Take a relative path from the caller's working directory. Raises StoreError when there is none."""
+    if path.startswith("/"):
+        return path
+    if not cwd:
+        raise StoreError(f"the working directory is gone, so {path} leads nowhere; pass an absolute path")
+    return f"{cwd.rstrip('/')}/{path}"

@@ -1,0 +1,38 @@
+"""What a stored record may hold: anything that JSON can, leaning towards what the rules look at."""
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from hypothesis import strategies as st
+
+from agentcoord.protocol.instants import stamp
+from agentcoord.protocol.records import METADATA, SYNTHETIC
+
+Json = dict[str, Any]
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+readable = st.text(st.characters(codec="utf-8"), max_size=6)
+instants = st.datetimes(datetime(1000, 1, 1), datetime(9998, 12, 31), timezones=st.just(UTC))
+nearby = st.integers(-100_000, 100_000).map(lambda seconds: NOW + timedelta(seconds=seconds))
+words = st.sampled_from(
+    [
+        *["active", "released", "done", "abandoned", "superseded", "in_progress", "UNKNOWN", "unknown", "default"],
+        *["claim.acquired", "claim.released", "phase.changed", "lane_closed", "a1", "a2", "b1", "o/r", "7", "issue:7"],
+        *["", " ", "w", "2026-01-01T12:00:00Z", "2026-02-30T12:00:00Z", "https://x.test/1", "..", "a:b", "m1"],
+    ]
+)
+scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
+values: st.SearchStrategy[Any] = st.recursive(
+    scalars | words | readable | nearby.map(stamp),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words | readable, inner, max_size=3),
+    max_leaves=6,
+)
+metadata = st.fixed_dictionaries({}, optional={field: readable for field in (*METADATA, *SYNTHETIC)})
+
+
+def records(fields: Iterable[str]) -> st.SearchStrategy[Json]:
+    """Objects that have some of the given fields, with values of any type, and some others."""
+    known = st.fixed_dictionaries({}, optional=dict.fromkeys(fields, values))
+    return st.builds(lambda more, own: more | own, st.dictionaries(readable, values, max_size=2), known)
