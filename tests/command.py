@@ -58,4 +58,12 @@ class Coord:
             env={name: value for name, value in chosen.items() if value is not None},
             timeout=PATIENCE,
         )
-        return Answer(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+        answer = Answer(ran.returncode, ran.stdout.decode(), ran.stderr.decode())
+        assert_presentable(answer.err)
+        return answer
+
+
+def assert_presentable(err: str) -> None:
+    """Check what no command may ever show, whatever it was asked and wherever it runs."""
+    assert "Traceback" not in err, err
+    assert "internal error" not in err, err

@@ -103,9 +103,7 @@ class Stage:
 
     def context(self, store: Store | None = None, identity: Identity = NOBODY) -> Context:
         """Give what an operation is given, around the stage's own store or another."""
-        return Context(
-            store=store or self.store, now=self.clock.now, random=self.chance, identity=identity, notices=[]
-        )
+        return Context(store=store or self.store, now=self.clock.now, random=self.chance, identity=identity, notices=[])
 
     def lay(self, path: str, document: object) -> None:
         """Put a record there as another program would."""

@@ -14,20 +14,22 @@ from tests.stores.counting import CountingStore
 M1 = Identity(machine_id="m1")
 
 
-async def finish(stage: Stage, identity: Identity = M1, **more: Any) -> None:
+async def finish(stage: Stage, *, identity: Identity = M1, terminal: str | None = None) -> None:
     await stage.claim("a1", batch_id="b1")
     stage.clock.advance(seconds=1)
-    await release(stage.context(identity=identity), ReleaseRequest(agent_id="a1", repo="o/r", target="7", **more))
+    await release(
+        stage.context(identity=identity), ReleaseRequest(agent_id="a1", repo="o/r", target="7", terminal=terminal)
+    )
 
 
 def missing(audited: Audited) -> list[tuple[str, ...]]:
     return [lane.missing for lane in audited.lanes]
 
 
-@pytest.mark.parametrize("end", [{}, {"terminal": "done"}])
-async def test_a_lane_acquired_and_ended_is_complete(stage: Stage, end: dict[str, str]) -> None:
+@pytest.mark.parametrize("terminal", [None, "done"])
+async def test_a_lane_acquired_and_ended_is_complete(stage: Stage, terminal: str | None) -> None:
     stage.register(lane(), repo="o/r")
-    await finish(stage, **end)
+    await finish(stage, terminal=terminal)
     audited = await audit(stage.context(), "b1")
     assert (audited.verdict, missing(audited)) == ("complete", [()])
     assert audited.lanes[0].event_count == 2
@@ -45,7 +47,7 @@ async def test_each_lane_answers_for_itself(stage: Stage) -> None:
 
 async def test_a_closeout_by_an_unknown_machine_does_not_count(stage: Stage) -> None:
     stage.register(lane())
-    await finish(stage, Identity(), terminal="done")
+    await finish(stage, identity=Identity(), terminal="done")
     assert missing(await audit(stage.context(), "b1")) == [("terminal",)]
 
 

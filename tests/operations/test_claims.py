@@ -76,8 +76,7 @@ async def test_an_event_that_cannot_be_recorded_costs_a_warning_and_not_the_clai
     context = stage.context(FaultyStore(stage.store, at=2, error=lambda path: StoreError(f"no room for {path}")))
     claimed(await claim(context, wanted(batch_id="b1")))
     assert context.notices == [
-        "warning: claim.acquired event not recorded: no room for "
-        "events/b1/20260101T000000.000000Z-00000001.json"
+        "warning: claim.acquired event not recorded: no room for events/b1/20260101T000000.000000Z-00000001.json"
     ]
     assert (await stage.record(CLAIM))["status"] == "active"
 
@@ -113,7 +112,7 @@ async def test_agent_ids_need_no_grammar_here(stage: Stage) -> None:
         ({"target": "7."}, "invalid target: 7."),
         ({"target": "a..b"}, "invalid target: a..b"),
         ({"target": "a/b"}, "invalid target: a/b"),
-        ({"target": "７"}, "invalid target: ７"),
+        ({"target": "\uff17"}, "invalid target: \uff17"),
         ({"target": "7\n"}, "invalid target: 7\n"),
     ],
 )

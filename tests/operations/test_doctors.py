@@ -18,7 +18,9 @@ HERE = Backend(kind="local", root="/state")
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    return tmp_path / "state"
+    root = tmp_path / "state"
+    root.mkdir()
+    return root
 
 
 async def doctor(root: Path, **more: Any) -> Report:
@@ -59,14 +61,16 @@ async def test_a_deep_look_parses_every_record(root: Path, path: str, data: byte
     assert path in resources.details["error"]
 
 
-async def test_a_root_that_is_not_there_is_not_made(root: Path) -> None:
+async def test_a_root_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    root = tmp_path / "absent"
     with pytest.raises(StoreError) as caught:
         await doctor(root)
     assert str(caught.value) == f"state root does not exist: {root}"
     report = await stack(root)
     assert [check.status for check in report.checks] == ["healthy", "failed", "skipped", "skipped"]
     assert report.checks[2].details == {"mode": "deep", "reason": "backend_unavailable"}
-    assert not root.exists()
+    with pytest.raises(StoreError):  # still not
+        await doctor(root)
 
 
 @pytest.mark.parametrize("family", ["claims", "heartbeats", "batches", "events", "attention", "archive"])
@@ -79,7 +83,6 @@ async def test_a_family_that_is_a_file_is_a_broken_layout(root: Path, family: st
 
 
 async def test_a_split_brain_is_a_status_of_its_own(root: Path) -> None:
-    root.mkdir()
     report = await doctor(root, split_brain_file="/env", prefix="claims")
     assert (report.status, report.split_brain_file, report.prefix) == ("split_brain", "/env", "claims")
 
@@ -109,7 +112,6 @@ def test_machines_match_only_when_both_are_known(machine: str | None, token: str
 
 
 async def test_the_component_report_has_its_four_checks(root: Path) -> None:
-    root.mkdir()
     report = await stack(root)
     assert report.status == "healthy"
     assert [(check.id, check.status) for check in report.checks] == [

@@ -45,7 +45,7 @@ async def test_the_next_beat_keeps_the_work_and_drops_other_work(stage: Stage) -
 
 
 async def test_a_change_of_phase_is_told_once(stage: Stage) -> None:
-    work = {"repo": "o/r", "target": "7", "batch_id": "b1"}
+    work: dict[str, Any] = {"repo": "o/r", "target": "7", "batch_id": "b1"}
     await stage.beat("a1", **work, metadata={"phase": "start"})
     await stage.beat("a1", **work, metadata={"phase": "start"})
     await stage.beat("a1", metadata={"phase": "test"})
@@ -67,7 +67,7 @@ async def test_a_change_of_phase_is_told_once(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("other", [{"batch_id": "b2"}, {"repo": "o/x"}, {"target": "8"}])
-async def test_a_phase_of_other_work_is_no_change(stage: Stage, other: dict[str, str]) -> None:
+async def test_a_phase_of_other_work_is_no_change(stage: Stage, other: dict[str, Any]) -> None:
     await stage.beat("a1", repo="o/r", target="7", batch_id="b1", metadata={"phase": "start"})
     await stage.beat("a1", **other, metadata={"phase": "test"})
     assert await stage.events() == await stage.events("b2") == []

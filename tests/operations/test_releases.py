@@ -1,10 +1,11 @@
 """Giving a lease back: plainly, as a handoff, and for good with its lane."""
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 
-from agentcoord.errors import Conflict, CoordError, StoreError, UsageError
+from agentcoord.errors import Conflict, StoreError, UsageError
 from agentcoord.operations.claims import Released, ReleaseRequest, release
 from agentcoord.operations.closeout import Closed, record_closing
 from agentcoord.operations.context import Context
@@ -263,8 +264,7 @@ async def test_the_machine_is_no_contradiction(stage: Stage) -> None:
         (
             {"lanes": [lane(targets=("issue:7", "9"))]},
             {},
-            "terminal closeout target does not match exact registered spelling for lane worker; "
-            "registered: issue:7, 9",
+            "terminal closeout target does not match exact registered spelling for lane worker; registered: issue:7, 9",
         ),
         ({"lanes": [lane(owner="a9")]}, {}, "terminal closeout agent does not match lane worker"),
         ({}, {"terminal": "gone"}, "--terminal must be one of: done, abandoned, superseded"),
@@ -343,13 +343,10 @@ async def test_a_closeout_interrupted_at_any_write_ends_the_same_when_run_again(
 
     stage = await prepared()
     faulty = FaultyStore(stage.store, at=step, error=error, landed=landed)
-    failed = False
-    try:
+    # The batch is written last, and losing a race for it is a reason to look again.
+    survivable = step > writes.writes or (step == writes.writes and error is Conflict)
+    with nullcontext() if survivable else pytest.raises(StoreError):
         await run(stage, faulty)
-    except CoordError as raised:
-        failed = True
-        assert not isinstance(raised, UsageError)
-    assert failed or faulty.writes < step or error is Conflict
     stage.clock.advance(seconds=pause)
     await run(stage, stage.store)
     settled = await stage.records()

@@ -70,9 +70,7 @@ async def test_a_scope_that_means_nothing_is_refused_unread(stage: Stage, scope:
         ("issue:foo", ["issue:foo"]),
     ],
 )
-async def test_a_work_item_costs_one_read_a_spelling_and_no_listing(
-    stage: Stage, target: str, read: list[str]
-) -> None:
+async def test_a_work_item_costs_one_read_a_spelling_and_no_listing(stage: Stage, target: str, read: list[str]) -> None:
     for number in range(50):
         stage.lay(f"{CLAIMS}/{number + 100}.json", claim(f"other{number}"))
     store = CountingStore(stage.store)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import strategies as st
 
@@ -13,8 +13,18 @@ Json = dict[str, Any]
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
+
+def named(value: object) -> str:
+    """Name a table's row by the change it makes, and by nothing else of it."""
+    return str(cast("Json", value)) if isinstance(value, dict) else ""
+
+
 readable = st.text(st.characters(codec="utf-8"), max_size=6)
-instants = st.datetimes(datetime(1000, 1, 1), datetime(9998, 12, 31), timezones=st.just(UTC))
+instants = st.datetimes(
+    datetime(1000, 1, 1),  # noqa: DTZ001 - the bounds are asked for without a zone
+    datetime(9998, 12, 31),  # noqa: DTZ001
+    timezones=st.just(UTC),
+)
 nearby = st.integers(-100_000, 100_000).map(lambda seconds: NOW + timedelta(seconds=seconds))
 words = st.sampled_from(
     [
@@ -29,10 +39,14 @@ values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words | readable, inner, max_size=3),
     max_leaves=6,
 )
-metadata = st.fixed_dictionaries({}, optional={field: readable for field in (*METADATA, *SYNTHETIC)})
+metadata = st.fixed_dictionaries({}, optional=dict.fromkeys((*METADATA, *SYNTHETIC), readable))
 
 
-def records(fields: Iterable[str]) -> st.SearchStrategy[Json]:
-    """Objects that have some of the given fields, with values of any type, and some others."""
-    known = st.fixed_dictionaries({}, optional=dict.fromkeys(fields, values))
-    return st.builds(lambda more, own: more | own, st.dictionaries(readable, values, max_size=2), known)
+def records(fields: Iterable[str], base: Json | None = None) -> st.SearchStrategy[Json]:
+    """Objects with some of the given fields, and a few that nobody knows; what `base` has is often left."""
+    changes = st.dictionaries(st.sampled_from([*fields]) | readable, values, max_size=6)
+    return st.builds(_over, st.just({}) if base is None else st.sampled_from([{}, base, base]), changes)
+
+
+def _over(base: Json, changes: Json) -> Json:
+    return base | changes

@@ -175,7 +175,9 @@ def test_a_holder_is_never_refused_its_own(claim: Json, seen: HolderState, now: 
         pytest.param(
             {"phase": "a"}, {"metadata": {"phase": "b"}}, Renew(stamp(NOW), routine=True), id="a phase is no event here"
         ),
-        pytest.param({"expires_at": RAN_OUT}, {}, Renew(stamp(NOW), routine=True), id="a lapsed lease is still a renewal"),
+        pytest.param(
+            {"expires_at": RAN_OUT}, {}, Renew(stamp(NOW), routine=True), id="a lapsed lease is still a renewal"
+        ),
         pytest.param({"status": "released"}, {}, Acquire(), id="released"),
         pytest.param({"claimed_at": 5}, {}, Renew("", routine=True), id="a time that is none"),
     ],
@@ -224,11 +226,32 @@ def test_a_new_claim_says_what_was_asked_in_order() -> None:
     ]
 
 
-PRESERVED = (
-    "batch_id branch thread_handle chat_handle host machine_id session_id session_source pr_url dashboard_url operator "
-    "phase generation instance_id release_mode handoff_to handoff_note terminal pr_state evidence_url workspace "
-    "closed_by synthetic synthetic_kind"
-).split()
+PRESERVED = [
+    "batch_id",
+    "branch",
+    "thread_handle",
+    "chat_handle",
+    "host",
+    "machine_id",
+    "session_id",
+    "session_source",
+    "pr_url",
+    "dashboard_url",
+    "operator",
+    "phase",
+    "generation",
+    "instance_id",
+    "release_mode",
+    "handoff_to",
+    "handoff_note",
+    "terminal",
+    "pr_state",
+    "evidence_url",
+    "workspace",
+    "closed_by",
+    "synthetic",
+    "synthetic_kind",
+]
 FORGOTTEN = ["released_by", "released_at", "custom", "status_raw", "message"]
 
 
@@ -281,7 +304,10 @@ def test_what_is_given_overrides_what_is_kept(stored: Json, given_now: Json) -> 
 )
 def test_a_renewal_and_a_release_merge_who_writes(environment: Identity, expected: tuple[str | None, ...]) -> None:
     stored = HELD | {"machine_id": "m1", "session_id": "s1", "session_source": "agent_coord_session_id"}
-    for record in (granted(stored, wanted("a1"), LATER, identity=environment), released(stored, LATER, identity=environment)):
+    for record in (
+        granted(stored, wanted("a1"), LATER, identity=environment),
+        released(stored, LATER, identity=environment),
+    ):
         assert (record.get("machine_id"), record.get("session_id")) == expected
 
 
@@ -302,7 +328,13 @@ def test_a_release_ends_the_stored_record_and_keeps_the_rest_of_it() -> None:
     stored = HELD | FULL | {"custom": [1, None]}
     record = released(stored, LATER)
     ended = stamp(LATER)
-    changed = {"status": "released", "released_by": "a1", "released_at": ended, "updated_at": ended, "expires_at": ended}
+    changed = {
+        "status": "released",
+        "released_by": "a1",
+        "released_at": ended,
+        "updated_at": ended,
+        "expires_at": ended,
+    }
     assert record == {k: v for k, v in (stored | changed).items() if k not in HANDOFF}
     assert stored == HELD | FULL | {"custom": [1, None]}  # what was read is not touched
 
@@ -313,7 +345,10 @@ def test_a_release_ends_the_stored_record_and_keeps_the_rest_of_it() -> None:
         ({}, {}),
         ({"handoff_to": "a2"}, {"release_mode": "handoff", "handoff_to": "a2"}),
         ({"handoff_note": "see PR"}, {"release_mode": "handoff", "handoff_note": "see PR"}),
-        ({"handoff_to": "a2", "handoff_note": "n"}, {"release_mode": "handoff", "handoff_to": "a2", "handoff_note": "n"}),
+        (
+            {"handoff_to": "a2", "handoff_note": "n"},
+            {"release_mode": "handoff", "handoff_to": "a2", "handoff_note": "n"},
+        ),
     ],
     ids=["none", "to", "note", "both"],
 )
@@ -326,8 +361,20 @@ def test_a_handoff_replaces_the_one_before(options: Json, fields: Json) -> None:
 @given(records([*HELD, *CLAIM_RENEWED]), metadata, st.none() | st.just("x"))
 def test_a_release_changes_only_what_it_says(stored: Json, options: Json, branch: str | None) -> None:
     record = released(stored, LATER, metadata=options, branch=branch)
-    touched = {"status", "released_by", "released_at", "updated_at", "expires_at", "branch", *HANDOFF, *IDENTITY, *options}
-    assert {k: v for k, v in record.items() if k not in touched} == {k: v for k, v in stored.items() if k not in touched}
+    touched = {
+        "status",
+        "released_by",
+        "released_at",
+        "updated_at",
+        "expires_at",
+        "branch",
+        *HANDOFF,
+        *IDENTITY,
+        *options,
+    }
+    assert {k: v for k, v in record.items() if k not in touched} == {
+        k: v for k, v in stored.items() if k not in touched
+    }
     assert options.items() <= record.items()
     assert record.get("branch") == (branch or stored.get("branch"))
 
@@ -340,7 +387,9 @@ def test_a_routine_renewal_keeps_the_fence_and_the_time_of_acquisition(elapsed: 
     first = granted(None, wanted("a1", metadata={"generation": 1, "instance_id": "i"}), NOW)
     record = first
     for number in range(1, 5):
-        record = granted(record, wanted("a1", metadata={"phase": f"p{number}"}), NOW + timedelta(seconds=elapsed * number))
+        record = granted(
+            record, wanted("a1", metadata={"phase": f"p{number}"}), NOW + timedelta(seconds=elapsed * number)
+        )
         assert (record["claimed_at"], fence(record)) == (first["claimed_at"], fence(first))
 
 
@@ -378,7 +427,9 @@ def test_every_acquisition_within_one_second_has_a_fence_of_its_own(
 
 
 steps = st.lists(
-    st.tuples(st.sampled_from(["claim", "claim", "release", "move"]), st.sampled_from("ab"), st.sampled_from([0, 0.3, 1, 2.5])),
+    st.tuples(
+        st.sampled_from(["claim", "claim", "release", "move"]), st.sampled_from("ab"), st.sampled_from([0, 0.3, 1, 2.5])
+    ),
     max_size=40,
 )
 
@@ -389,18 +440,14 @@ def test_through_any_history_a_fence_holds_for_one_acquisition(history: list[tup
     spent = {fence(record)}
     for number, (step, agent, elapsed) in enumerate(history):
         now += timedelta(seconds=elapsed)
-        before, was_active = fence(record), record["status"] == "active"
+        before, active = fence(record), record["status"] == "active"
         if step == "release":
             record = released(record, now)
-            assert (fence(record) != before) == was_active
-        elif step == "claim" and was_active and record["agent_id"] == agent:
-            record = granted(record, wanted(agent), now)
-            assert fence(record) == before
+            assert (fence(record) != before) == active
         else:
-            record = granted(record, wanted(agent, branch=f"x{number}") if step == "move" else wanted(agent), now)
-            renewed = was_active and before == fence(record)
-            assert renewed == (step == "move" and was_active and agent == record["agent_id"] and renewed)
-            assert renewed or fence(record) not in spent
+            renewal = active and record["agent_id"] == agent and (step == "claim" or "branch" not in record)
+            record = granted(record, wanted(agent, branch=f"x{number}" if step == "move" else None), now)
+            assert fence(record) == before if renewal else fence(record) not in spent
         spent.add(fence(record))
 
 

@@ -35,7 +35,8 @@ def said(fields: Json) -> Identity:
         pytest.param(M1 | S1, S2, S2, id="other session clears the machine"),
         pytest.param(M1, S1, S1, id="a session where none was clears the machine"),
         pytest.param(
-            M1 | S1, {"session_id": "s1", "session_source": "codex_thread_id"},
+            M1 | S1,
+            {"session_id": "s1", "session_source": "codex_thread_id"},
             M1 | {"session_id": "s1", "session_source": "codex_thread_id"},
             id="same session from another source",
         ),
@@ -55,13 +56,13 @@ def test_the_fields_keep_their_order() -> None:
 
 machines = st.none() | st.sampled_from(["m1", "m2"])
 sessions = st.none() | st.sampled_from(["s1", "s2"])
-environments = st.builds(
-    lambda machine, session: Identity(
-        machine_id=machine, session_id=session, session_source=None if session is None else SOURCE
-    ),
-    machines,
-    sessions,
-)
+
+
+def environment_of(machine: str | None, session: str | None) -> Identity:
+    return Identity(machine_id=machine, session_id=session, session_source=None if session is None else SOURCE)
+
+
+environments = st.builds(environment_of, machines, sessions)
 
 
 @given(st.lists(environments, max_size=12))
@@ -90,4 +91,6 @@ def test_attributing_touches_the_tuple_alone(document: Json, stored: Json, ident
     before = dict(document)
     attribute(document, stored, identity)
     assert {name: document[name] for name in FIELDS if name in document} == merge(stored, identity)
-    assert {k: v for k, v in document.items() if k not in FIELDS} == {k: v for k, v in before.items() if k not in FIELDS}
+    assert {k: v for k, v in document.items() if k not in FIELDS} == {
+        k: v for k, v in before.items() if k not in FIELDS
+    }

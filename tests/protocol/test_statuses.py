@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcoord.protocol.statuses import ALIASES, CANONICAL, SATISFYING, TERMINAL, WORKING, Status, normalize, unknown_warning
+from agentcoord.protocol.statuses import (
+    ALIASES,
+    CANONICAL,
+    SATISFYING,
+    TERMINAL,
+    WORKING,
+    Status,
+    normalize,
+    unknown_warning,
+)
 
 VOCABULARY = (
     "in_progress blocked blocked_user_input waiting_on_checks_or_review external_gate_failing no_pr_evidence failed "

@@ -3,9 +3,12 @@
 import fcntl
 import json
 import os
+import re
 import resource
+import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -196,6 +199,49 @@ def test_one_of_many_creators_wins(local: LocalStore) -> None:
 
 
 # -- death
+
+CALL = re.compile(r"(?P<call>fsync|rename|mkdir|unlink)\w*\((?:\d+<(?P<at>[^>]*)>)?(?:, )?(?:\"(?P<name>[^\"]*)\")?")
+
+WRITE_TWICE_AND_DELETE = """
+import sys
+from agentcoord.stores.local import LocalStore
+from tests.stores.processes import drive
+local, path = LocalStore(sys.argv[1]), "heartbeats/worker-a.json"
+version = drive(local.write(path, {"n": 1}, version=None, note=""))
+version = drive(local.write(path, {"n": 2}, version=version, note=""))
+drive(local.delete(path, version=version, note=""))
+"""
+
+
+def test_each_step_is_on_the_disk_before_the_next(root: Path, tmp_path: Path) -> None:
+    """Nothing but the order of calls to the system shows what a power cut would leave."""
+    strace, trace = shutil.which("strace"), tmp_path / "trace"
+    root.mkdir()
+    watched = "trace=fsync,rename,renameat,renameat2,mkdir,mkdirat,unlink,unlinkat"
+    program = [sys.executable, "-B", "-c", WRITE_TWICE_AND_DELETE, str(root)]
+    ran = strace and subprocess.run(
+        [strace, "-y", "-e", watched, "-o", str(trace), *program], cwd=Path(__file__).parents[2], check=False
+    )
+    if not ran or ran.returncode != 0:
+        pytest.skip("calls to the system cannot be watched here")
+    seen = [
+        (call["call"], Path(call["at"]).name.partition(".tmp-")[0], (call["name"] or "").partition(".tmp-")[0])
+        for call in map(CALL.match, trace.read_text().splitlines())
+        if call and call["at"] and call["at"].startswith(str(root))
+    ]
+    replace = [
+        ("fsync", ".worker-a.json", ""),
+        ("rename", "heartbeats", ".worker-a.json"),
+        ("fsync", "heartbeats", ""),
+    ]
+    assert seen == [
+        ("mkdir", "state", "heartbeats"),
+        ("fsync", "state", ""),
+        *replace,
+        *replace,
+        ("unlink", "heartbeats", "worker-a.json"),
+        ("fsync", "heartbeats", ""),
+    ]
 
 
 def test_a_killed_writer_leaves_every_record_whole(local: LocalStore, root: Path) -> None:

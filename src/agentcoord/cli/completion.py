@@ -14,7 +14,7 @@ from agentcoord.cli.completion_scripts import SCRIPTS
 from agentcoord.cli.options import BACKEND, BY_NAME, OPTIONS, SELECTORS, Option, options_of
 from agentcoord.cli.output import Invocation
 from agentcoord.errors import CoordError
-from agentcoord.protocol.batches import lanes_of
+from agentcoord.protocol.batches import UNKNOWN, lanes_of
 from agentcoord.protocol.documents import is_document
 from agentcoord.protocol.events import LIFECYCLE, SIGNALS
 from agentcoord.protocol.paths import ARCHIVABLE, FAMILIES, batch_path, claim_key, stem
@@ -204,7 +204,9 @@ class _Line:
 
         batch_id, store = self._given.values.get("batch_id"), self._store()
         stored = settle(store.read(batch_path(batch_id))) if store and batch_id else None
-        return [lane.name for lane in lanes_of(stored.document)] if stored and is_document(stored.document) else []
+        if stored is None or not is_document(stored.document):
+            return ()
+        return [lane.name for lane in lanes_of(stored.document) if lane.name != UNKNOWN]
 
     def _records(self, prefix: str, starting: str = "", *, limit: int = MOST_RECORDS) -> Sequence[str]:
         store = self._store()

@@ -1,6 +1,6 @@
 """What there is when a command starts, and what came of it. Values, so that both can travel."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 
 from msgspec import Struct, field
@@ -43,10 +43,30 @@ class Invocation(Struct, frozen=True):
 class Output(Struct):
     """What a command says and how it ends. Lines on stderr are whole and in order."""
 
-    stdout: bytes = b""
+    answer: Iterable[bytes] = ()
+    """What goes to stdout, in pieces. It may be made as it is written: a large one never exists as a whole."""
     stderr: list[str] = field(default_factory=list[str])
     exit: int = Exit.OK
 
     def say(self, text: str) -> None:
         """Add a line for stdout."""
-        self.stdout += text.encode("utf-8", "surrogateescape") + b"\n"
+        self.add(text.encode("utf-8", "surrogateescape"), b"\n")
+
+    def add(self, *chunks: bytes) -> None:
+        """Add bytes for stdout."""
+        self.answer = [*self.answer, *chunks]
+
+    @property
+    def stdout(self) -> bytes:
+        """Give all that goes to stdout, put together."""
+        self.answer = [b"".join(self.answer)]
+        return self.answer[0]
+
+
+def one_line(text: str) -> str:
+    """Keep a line one line that moves no cursor, whatever an argument or a record put into it."""
+    if text.isprintable():
+        return text
+    import re
+
+    return re.sub(r"[\x00-\x1f\x7f-\x9f]", "", re.sub(r"[\t\n\r]+", " ", text))

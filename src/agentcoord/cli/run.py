@@ -11,7 +11,7 @@ from agentcoord.cli import usage
 from agentcoord.cli.commands import BY_COMMAND
 from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words
-from agentcoord.cli.output import Invocation, Output
+from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.errors import CoordError, StackUsageError, StoreError, UsageError
 from agentcoord.operations.context import Context
 from agentcoord.settings.selection import Flags, SelectionError
@@ -46,6 +46,7 @@ async def run(invocation: Invocation) -> Output:
         said = error.selection.said if isinstance(error, SelectionError) else ()
         output.stderr += [*said, str(error)]
         output.exit = error.exit
+    output.stderr = [one_line(line) for line in output.stderr]
     return output
 
 
@@ -58,7 +59,7 @@ async def _run(invocation: Invocation, output: Output) -> None:
     if command == COMPLETE:
         from agentcoord.cli.completion import complete
 
-        output.stdout += complete(rest, invocation)
+        output.add(complete(rest, invocation))
     elif command == "demo":
         await _demo(rest, invocation, output)
     elif command == "doctor" and asks_for_stack(rest):
@@ -199,13 +200,13 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
 
     seen = await status(_context(settings, invocation, output), request_of(words))
     if words.flag("json"):
-        output.stdout = status_json(seen)
+        output.answer = status_json(seen)
     elif invocation.terminal.person and not words.flag("plain"):
         from agentcoord.cli.render.board import board
 
-        output.stdout = board(seen, invocation.now(), invocation.terminal)
+        output.add(board(seen, invocation.now(), invocation.terminal))
     else:
-        output.stdout = status_text(seen)
+        output.add(status_text(seen))
 
 
 async def _batch_audit(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:

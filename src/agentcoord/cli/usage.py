@@ -1,9 +1,12 @@
 """Faults of an invocation that no single option shows, found before any backend is touched (spec: cli §1.3)."""
 
+from collections.abc import Iterable
+
 from agentcoord.cli.commands import BY_COMMAND
 from agentcoord.cli.options import TERMINAL, Words
 from agentcoord.errors import StackUsageError, UsageError
 from agentcoord.protocol.events import LANE_CLOSED
+from agentcoord.protocol.paths import require_segment
 
 _SELECTING = ("backend", "ref", "state_root", "api_url")
 _SHELLS = ("bash", "zsh", "fish")
@@ -59,10 +62,14 @@ def _require_terminal_place(words: Words) -> None:
 
 def require_options(words: Words) -> None:
     """Check that nothing is missing; asked only once a backend is selected. Raises UsageError."""
-    required = BY_COMMAND[words.command].required
+    _require(words, BY_COMMAND[words.command].required)
     if words.command == "record-event" and words.text("type") == LANE_CLOSED:
-        required = (*required, "terminal", "agent-id", "repo", "target")
-    for name in required:
+        require_segment(words.text("batch_id") or "", "batch-id")
+        _require(words, ("terminal", "agent-id", "repo", "target"))
+
+
+def _require(words: Words, names: Iterable[str]) -> None:
+    for name in names:
         value = words.values.get(name.replace("-", "_"))
         if value is None or value == "":
             raise UsageError(f"missing required --{name}")

@@ -20,7 +20,7 @@ from agentcoord.protocol.claims import (
     holder_of,
     holder_state,
 )
-from agentcoord.protocol.closeout import closed_by, require_payload, require_terminal
+from agentcoord.protocol.closeout import DEFAULT_WORKSPACE, closed_by, require_payload, require_terminal
 from agentcoord.protocol.documents import Document, text
 from agentcoord.protocol.events import ACQUIRED, RELEASED, said_of_claim
 from agentcoord.protocol.paths import claim_path, heartbeat_path, is_segment, require_repo, require_segment
@@ -170,7 +170,8 @@ async def _release_for_good(
     batch_id = text(stored, "batch_id")
     if batch_id is None:
         raise UsageError("terminal release requires a claim with batch_id")
-    record |= {"terminal": request.terminal} | request.facts
+    workspace = record.get("workspace") or DEFAULT_WORKSPACE
+    record |= {"terminal": request.terminal, "workspace": workspace} | request.facts
     record["closed_by"] = closed_by(request.agent_id, record.get("host"), context.identity)
     payload = record | {"repo": request.repo, "target": request.target}
     if request.lane is not None:

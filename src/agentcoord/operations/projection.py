@@ -54,6 +54,7 @@ class _Shown:
 
 
 _CLAIM, _HEARTBEAT, _EVENT = _Shown(CLAIM_SHOWN), _Shown(HEARTBEAT_SHOWN), _Shown(EVENT_SHOWN)
+_BATCH, _LANE = _Shown(BATCH_SHOWN), _Shown(LANE_SHOWN)
 
 
 def _or(value: object, default: str) -> Any:
@@ -80,25 +81,27 @@ def claim_row(path: str, claim: Document) -> Row:
 
 def heartbeat_row(path: str, beat: Document, now: datetime) -> Row:
     """Show a heartbeat with its liveness at `now`."""
-    work = [str(part) for part in (beat.get("repo"), beat.get("target")) if part is not None]
+    agent_id, status, updated_at = beat.get("agent_id"), beat.get("status"), beat.get("updated_at")
+    repo, target = beat.get("repo"), beat.get("target")
     row: Row = {
         "path": path,
-        "agent_id": _or(beat.get("agent_id"), stem(path)),
-        "status": _or(beat.get("status"), "unknown"),
+        "agent_id": stem(path) if agent_id is None else agent_id,
+        "status": "unknown" if status is None else status,
         "liveness": liveness(beat, now) or "unknown",
-        "target": "#".join(work) or "-",
-        "updated_at": _or(beat.get("updated_at"), UNKNOWN),
+        "target": "#".join(str(part) for part in (repo, target) if part is not None) or "-",
+        "updated_at": UNKNOWN if updated_at is None else updated_at,
     }
     return _HEARTBEAT.add(row, beat)
 
 
 def event_row(path: str, event: Document) -> Row:
     """Show an event; its batch falls back to its path."""
+    batch_id, type_, at = event.get("batch_id"), event.get("type"), event.get("at")
     row: Row = {
         "path": path,
-        "batch_id": _or(event.get("batch_id"), event_batch(path)),
-        "type": _or(event.get("type"), "unknown"),
-        "at": _or(event.get("at"), UNKNOWN),
+        "batch_id": event_batch(path) if batch_id is None else batch_id,
+        "type": "unknown" if type_ is None else type_,
+        "at": UNKNOWN if at is None else at,
     }
     return _EVENT.add(row, event)
 
@@ -169,9 +172,7 @@ def lane_states(batches: Sequence[tuple[str, Document]], beats: Beats) -> dict[s
 def batch_row(path: str, batch: Document, beats: Beats, states: Mapping[str, str]) -> Row:
     """Show a batch with its lanes, and what each of them waits for."""
     lanes = [_lane_row(lane, beats, states) for lane in lanes_of(batch)]
-    return {"path": path, "batch_id": _or(batch.get("batch_id"), stem(path)), "lanes": lanes} | stated(
-        batch, BATCH_SHOWN
-    )
+    return _BATCH.add({"path": path, "batch_id": _or(batch.get("batch_id"), stem(path)), "lanes": lanes}, batch)
 
 
 def _lane_row(lane: Lane, beats: Beats, states: Mapping[str, str]) -> Row:
@@ -184,4 +185,4 @@ def _lane_row(lane: Lane, beats: Beats, states: Mapping[str, str]) -> Row:
         "deps": list(lane.depends_on),
         "blocked_on": blocked_on(lane.depends_on, states),
     }
-    return row | stated(lane.document, LANE_SHOWN)
+    return _LANE.add(row, lane.document)

@@ -149,7 +149,7 @@ async def _listing(
 async def _show_events(context: Context, prefix: str, seen: Status) -> None:
     events = objects(await _listing(context, prefix, seen, "events"), "an event")
     seen.events = [event_row(path, event) for path, event in events]
-    seen.events.sort(key=lambda row: (str(row["at"]), str(row["path"])))
+    seen.events.sort(key=lambda row: str(row["at"]))  # a listing comes sorted by path, and sorting keeps that order
 
 
 def _show_batches(

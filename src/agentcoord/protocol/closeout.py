@@ -187,7 +187,9 @@ def close_lane(batch: Mapping[str, Any], lane: Lane, event: Mapping[str, Any], n
     entry |= {"status": event["terminal"], "terminal": event["terminal"]}
     stamps = {
         "closed_at": event.get("at"),
-        "closed_by": closer if is_document(closer) else given({"agent_id": closing.agent_id, "machine": closing.machine}),
+        "closed_by": closer
+        if is_document(closer)
+        else given({"agent_id": closing.agent_id, "machine": closing.machine}),
         "workspace": closing.workspace,
     }
     for field, value in stamps.items():

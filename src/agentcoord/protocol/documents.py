@@ -44,9 +44,14 @@ def encode(document: object) -> bytes:
     return msgspec.json.encode(document)
 
 
+def pretty(document: object) -> bytes:
+    """Serialize for people: two spaces a level, non-ASCII literal, no final newline."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2)
+
+
 def encode_pretty(document: object) -> bytes:
-    """Serialize as stored and printed: two spaces a level, non-ASCII literal, one final newline."""
-    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+    """Serialize as stored and printed: `pretty` with its newline."""
+    return pretty(document) + b"\n"
 
 
 def canonical(document: object) -> bytes:

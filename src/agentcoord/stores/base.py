@@ -1,7 +1,6 @@
 """The promise every store keeps: a tree of JSON documents with compare-and-swap."""
 
 from collections.abc import Iterable
-from hashlib import sha256
 from typing import Protocol
 
 from msgspec import Struct
@@ -22,7 +21,11 @@ class Stored(Struct, frozen=True):
     @property
     def version(self) -> Version:
         """What a conditional write must match; hashed only when somebody asks."""
-        return self.source if isinstance(self.source, str) else sha256(self.source).hexdigest()
+        if isinstance(self.source, str):
+            return self.source
+        from hashlib import sha256  # only here: most commands that read much never ask
+
+        return sha256(self.source).hexdigest()
 
 
 class Listing(Struct, frozen=True):

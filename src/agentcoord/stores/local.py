@@ -102,17 +102,16 @@ class LocalStore:
         return Listing(self._records(self._tree.names_below(prefix)))
 
     def _records(self, names: Sequence[str]) -> Iterator[Stored | Unreadable]:
-        read = self._tree.read_listed
-        for path in names:
+        for path, data in self._tree.read_listed(names):
+            if isinstance(data, Unreadable):
+                yield data
+                continue
             try:
-                data = read(path)
-                if data is None:
-                    continue
-                entry = Stored(path, _parse(path, data), data)
-            except Unreadable as defect:
-                yield defect
+                document = decode(data)
+            except ValueError as error:
+                yield _malformed(path, error)
             else:
-                yield entry
+                yield Stored(path, document, data)
 
     def names(self, prefix: str, *, starting: str = "", limit: int = 10_000) -> Sequence[str]:
         """Name the first `limit` records below a directory prefix whose paths start so; none of them is read.
@@ -175,5 +174,9 @@ def _parse(path: str, data: bytes) -> object:
     try:
         return decode(data)
     except ValueError as error:
-        shown = printable(path)
-        raise Unreadable(f"state unreadable: {error} at {shown}", path=path, defect=Defect.MALFORMED) from error
+        raise _malformed(path, error) from error
+
+
+def _malformed(path: str, error: ValueError) -> Unreadable:
+    shown = printable(path)
+    return Unreadable(f"state unreadable: {error} at {shown}", path=path, defect=Defect.MALFORMED)

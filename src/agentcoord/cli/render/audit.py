@@ -27,7 +27,7 @@ def render_audit(result: Audited, output: Output, *, json: bool) -> None:
             }
             for lane in result.lanes
         ]
-        output.stdout += encode_pretty(shown)
+        output.add(encode_pretty(shown))
         return
     output.say(f"batch-audit {result.batch_id} {result.verdict}")
     if result.reason is not None:

@@ -168,8 +168,8 @@ def _summary(seen: Status, liveness: Callable[[object], str]) -> list[Cell]:
         groups.append([cell(seen.scope.get("batch_id"), BOLD, before="batch ")])
     if kind != "batch":
         of = Counter(liveness(row.get("agent_id")) for row in held)
-        marked = [Cell(f"{of[word]} by {word} holders", _MARKS[word][1]) for word in ("dead", "stale") if of[word]]
-        unheard = [Cell(f"{of[NEVER_HEARD]} by holders {NEVER_HEARD}", YELLOW)] if of[NEVER_HEARD] else []
+        marked = [Cell(f"{of[word]} with a {word} holder", _MARKS[word][1]) for word in ("dead", "stale") if of[word]]
+        unheard = [Cell(f"{of[NEVER_HEARD]} with a holder {NEVER_HEARD}", YELLOW)] if of[NEVER_HEARD] else []
         groups.append([Cell(_count(len(held), "claim") + " held"), *marked, *unheard])
     heard = Counter(_name(row.get("liveness")) for row in seen.heartbeats)
     marked = [Cell(f"{heard[word]} {word}", style) for word, (_, style) in _MARKS.items() if heard[word]]

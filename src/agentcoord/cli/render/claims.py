@@ -14,26 +14,30 @@ def render_claim(result: Claimed | Refused, output: Output, *, json: bool) -> No
         output.stderr.append(refusal(refused, result.repo, result.target))
         output.exit = Exit.REFUSED
         if json:
-            output.stdout += encode_pretty(
-                {
-                    "refused": True,
-                    "repo": result.repo,
-                    "target": result.target,
-                    "holder": refused.holder,
-                    "liveness": refused.seen,
-                    "expires_at": refused.expires_at,
-                }
+            output.add(
+                encode_pretty(
+                    {
+                        "refused": True,
+                        "repo": result.repo,
+                        "target": result.target,
+                        "holder": refused.holder,
+                        "liveness": refused.seen,
+                        "expires_at": refused.expires_at,
+                    }
+                )
             )
         return
     record = result.record
     if json:
-        output.stdout += encode_pretty(
-            {
-                "record": record,
-                "fence": result.fence,
-                "renewed": result.renewed,
-                "taken_over_from": result.taken_over_from,
-            }
+        output.add(
+            encode_pretty(
+                {
+                    "record": record,
+                    "fence": result.fence,
+                    "renewed": result.renewed,
+                    "taken_over_from": result.taken_over_from,
+                }
+            )
         )
         return
     output.say(f"claimed {record['repo']}#{record['target']} by {record['agent_id']} until {record['expires_at']}")
@@ -46,7 +50,7 @@ def render_release(result: Released, request: ReleaseRequest, output: Output, *,
         shown = {"record": result.record}
         if closed is not None:
             shown |= {"event": closed.event, "changed": closed.changed}
-        output.stdout += encode_pretty(shown)
+        output.add(encode_pretty(shown))
     elif closed is not None and not closed.changed:
         output.say(f"lane already closed for {item}")
     else:

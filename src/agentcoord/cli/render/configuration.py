@@ -15,7 +15,7 @@ def render_version(output: Output, *, json: bool) -> None:
     """Print the versions of the contract."""
     facts = versions()
     if json:
-        output.stdout += encode_pretty(facts)
+        output.add(encode_pretty(facts))
         return
     output.say(f"agent-coord {facts.pop('version')}")
     for key, value in facts.items():
@@ -26,7 +26,7 @@ def render_configuration(coordination: Document, output: Output, *, json: bool) 
     """Print the configuration in force."""
     facts: dict[str, Any] = configuration(coordination)
     if json:
-        output.stdout += encode_pretty(facts)
+        output.add(encode_pretty(facts))
         return
     output.say("agent-coord config")
     for key in (

@@ -13,7 +13,7 @@ _STACK_EXITS = {"healthy": Exit.OK, "degraded": Exit.USAGE, "failed": Exit.UNKNO
 def render_report(report: Report, output: Output, *, json: bool) -> None:
     """Print what was found."""
     if json:
-        output.stdout += encode_pretty(_facts(report))
+        output.add(encode_pretty(_facts(report)))
         return
     backend = report.backend
     lines = ["agent-coord doctor", f"version: {VERSION}", f"backend: {backend.kind}"]
@@ -56,20 +56,22 @@ def _facts(report: Report) -> Document:
 def render_stack(report: StackReport, output: Output) -> None:
     """Print the component report; nothing else is ever said with it."""
     output.exit = _STACK_EXITS[report.status]
-    output.stdout += encode_pretty(
-        {
-            "schema_version": 1,
-            "component": "agent-coordination",
-            "status": report.status,
-            "checks": [
-                {
-                    "id": check.id,
-                    "status": check.status,
-                    "summary": check.summary,
-                    "details": check.details,
-                    "guidance": check.guidance,
-                }
-                for check in report.checks
-            ],
-        }
+    output.add(
+        encode_pretty(
+            {
+                "schema_version": 1,
+                "component": "agent-coordination",
+                "status": report.status,
+                "checks": [
+                    {
+                        "id": check.id,
+                        "status": check.status,
+                        "summary": check.summary,
+                        "details": check.details,
+                        "guidance": check.guidance,
+                    }
+                    for check in report.checks
+                ],
+            }
+        )
     )

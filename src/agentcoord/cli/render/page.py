@@ -156,7 +156,7 @@ class Page:
         self._break(0)
 
     def _flow(self, part: Cell, indent: int, gap: int = _GAP) -> None:
-        text, style = part.text, part.style
+        text, style = part.text.strip(), part.style  # our own words may stand beside a value that cleaning left empty
         if not text:
             return
         wide = width(text)

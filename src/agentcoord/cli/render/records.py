@@ -10,7 +10,7 @@ from agentcoord.protocol.documents import Document, encode_pretty
 
 def _record(record: Document, line: str, output: Output, *, json: bool) -> None:
     if json:
-        output.stdout += encode_pretty({"record": record})
+        output.add(encode_pretty({"record": record}))
     else:
         output.say(line)
 
@@ -36,7 +36,7 @@ def render_closing(result: Closed, payload: Document, output: Output, *, json: b
     """Say what closing a lane changed."""
     event, item = result.event, f"{payload['repo']}#{payload['target']}"
     if json:
-        output.stdout += encode_pretty({"record": event, "changed": result.changed})
+        output.add(encode_pretty({"record": event, "changed": result.changed}))
     elif result.event_created:
         output.say(f"recorded event {event['batch_id']} {event['event_id']}")
     elif result.batch_changed:

@@ -1,29 +1,48 @@
 """The state as programs read it: JSON, and the text of the reference line by line (spec: cli §8.5)."""
 
-from collections.abc import Iterable
-from typing import Any, cast
+from collections.abc import Iterable, Iterator, Sequence
+from typing import cast
 
 from agentcoord.operations.projection import Row
 from agentcoord.operations.status import Status
-from agentcoord.protocol.documents import encode_pretty
+from agentcoord.protocol.documents import pretty
 from agentcoord.version import VERSION
 
+_PIECE = 256
+"""How many rows are made into text at a time."""
 
-def status_json(seen: Status) -> bytes:
-    """Give the state as JSON, sections in their fixed order."""
-    shown: dict[str, Any] = {
-        "version": VERSION,
-        "scope": seen.scope,
-        "degraded": seen.degraded,
-        "section_notes": seen.notes,
-        "claims": seen.claims,
-        "heartbeats": seen.heartbeats,
-        "batches": seen.batches,
-        "events": seen.events,
-    }
+
+def status_json(seen: Status) -> Iterator[bytes]:
+    """Give the state as JSON, sections in their fixed order, piece by piece.
+
+    The whole is what `encode_pretty` would give, but a state of ten thousands of records is never in
+    memory as one text: the pages for it would cost as much as making it.
+    """
+    head = {"version": VERSION, "scope": seen.scope, "degraded": seen.degraded, "section_notes": seen.notes}
+    yield pretty(head).removesuffix(b"\n}")
+    sections = [("claims", seen.claims), ("heartbeats", seen.heartbeats), ("batches", seen.batches)]
+    sections.append(("events", seen.events))
     if seen.archive is not None:
-        shown["archive"] = seen.archive
-    return encode_pretty(shown)
+        sections.append(("archive", seen.archive))
+    for name, rows in sections:
+        yield from _json_section(name, rows)
+    yield b"\n}\n"
+
+
+def _json_section(name: str, rows: Sequence[Row]) -> Iterator[bytes]:
+    """Give one section as it stands inside the answer, its comma before it."""
+    if not rows:
+        yield b',\n  "%s": []' % name.encode()
+        return
+    # Inside an object of its own, a piece of the section comes out indented as it has to be.
+    opening, closing = b'{\n  "rows": [\n', b"\n  ]\n}"
+    before = b',\n  "%s": [\n' % name.encode()
+    for start in range(0, len(rows), _PIECE):
+        piece = pretty({"rows": rows[start : start + _PIECE]})
+        yield before
+        yield piece.removeprefix(opening).removesuffix(closing)
+        before = b",\n"
+    yield b"\n  ]"
 
 
 def status_text(seen: Status) -> bytes:

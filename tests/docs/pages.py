@@ -1,0 +1,150 @@
+"""The examples in the documentation: what a page tells its reader to type, and what it says comes of it.
+
+A fenced block takes part by the words after its fence; any other block is only shown.
+
+    ```console          a transcript: `$ ` before a command, `> ` before its further lines, then what it prints
+    ```console jq       the same, where jq is installed
+    ```sh run           to be pasted as a whole; a block ```text printed right below it says what it prints
+    ```json file=NAME   a file that the page works with: it is put into the home directory, executable
+
+One shell plays a whole page, in a home of its own, and ends at the first command that fails: an example of a
+failure says so, as in `agent-coord status --bogus || echo "exit $?"`. To write what is really printed into pages
+whose text was changed: `.venv/bin/python -m tests.docs.pages README.md docs/*.md`.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from tests.command import PATIENCE
+
+HOME = "/home/you"
+"""What pages call the home directory."""
+
+_FENCE = re.compile(r"```(.*)")
+_MARK = re.compile(r"\n?@@ step (\d+)\n")
+_CHANGING = (
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "<time>"),
+    (re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}"), "<event>"),
+    (re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{32})?\b"), "<hash>"),
+    (re.compile(r"/tmp/tmp\.\w+"), "<directory>"),
+    (re.compile(r"\b\d+\.\d+\.\d+\b"), "<version>"),
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command, and the lines of the page (from, to) that show what it prints; None: they show nothing of it."""
+
+    command: str
+    shown: tuple[int, int] | None = None
+    needs_jq: bool = False
+
+
+def steps_of(lines: list[str]) -> list[Step]:
+    """Find what a page tells its reader to type, in order."""
+    steps: list[Step] = []
+    for words, first, last in _blocks(lines):
+        _, _, name = words.partition(" file=")
+        if words in ("console", "console jq"):
+            steps += (replace(step, needs_jq=words == "console jq") for step in _transcript(lines, first, last))
+        elif words == "sh run":
+            steps.append(Step("\n".join(lines[first:last])))
+        elif words == "text printed":
+            steps[-1] = replace(steps[-1], shown=(first, last))
+        elif name:
+            text = "\n".join(lines[first:last])
+            steps.append(Step(f"cat > ~/{name} <<'END OF FILE'\n{text}\nEND OF FILE\nchmod +x ~/{name}"))
+    return steps
+
+
+def _blocks(lines: list[str]) -> Iterator[tuple[str, int, int]]:
+    words, first = "", -1
+    for number, line in enumerate(lines):
+        found = _FENCE.fullmatch(line)
+        if found is None:
+            continue
+        if first < 0:
+            words, first = found.group(1), number + 1
+        else:
+            yield words, first, number
+            first = -1
+
+
+def _transcript(lines: list[str], first: int, last: int) -> Iterator[Step]:
+    starts = [number for number in range(first, last) if lines[number].startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], last], strict=True):
+        command, number = [lines[start][2:]], start + 1
+        while number < end and lines[number].startswith(">"):
+            command.append(lines[number][2:])
+            number += 1
+        yield Step("\n".join(command), shown=(number, end))
+
+
+def played(steps: list[Step], directory: Path) -> list[str | None]:
+    """Play a page in an empty directory: what each step printed on both streams, None for one that was not reached."""
+    home, tmp = directory / "home", directory / "tmp"
+    home.mkdir()
+    tmp.mkdir()
+    script = directory / "page.sh"
+    script.write_text("".join(f"printf '\\n@@ step {n}\\n'\n{step.command}\n" for n, step in enumerate(steps)))
+    ran = subprocess.run(
+        ["bash", "-e", script],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+        cwd=home,
+        env={
+            "HOME": str(home),
+            "LANG": "C.UTF-8",
+            "LC_ALL": "C.UTF-8",
+            "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
+            "TMPDIR": str(tmp),
+        },
+        timeout=PATIENCE,
+    )
+    said = ran.stdout.decode().replace(str(home), HOME).replace(str(tmp), "/tmp")  # noqa: S108 - as pages call it
+    parts = _MARK.split(said)
+    printed = dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))
+    if ran.returncode:
+        stopped = max(printed)
+        printed[stopped] += f"\n(exit status {ran.returncode}: the page ends here)"
+    return [printed.get(number) for number in range(len(steps))]
+
+
+def steady(text: str) -> str:
+    """Put a word in place of everything that is another in every run, and drop blank lines at the end."""
+    for pattern, word in _CHANGING:
+        text = pattern.sub(word, text)
+    return text.rstrip("\n")
+
+
+def can_play(step: Step) -> bool:
+    """Tell whether a step's program is here."""
+    return not step.needs_jq or shutil.which("jq") is not None
+
+
+def _rewrite(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").split("\n")
+    steps = [step for step in steps_of(lines) if can_play(step)]
+    with tempfile.TemporaryDirectory(dir=Path.home(), prefix="agent-coord-docs-") as directory:
+        answers = played(steps, Path(directory))
+    for step, printed in reversed(list(zip(steps, answers, strict=True))):
+        if step.shown is None or printed is None:
+            continue
+        first, last = step.shown
+        if steady("\n".join(lines[first:last])) != steady(printed):
+            lines[first:last] = printed.rstrip("\n").split("\n") if printed.strip() else []
+    page.write_text("\n".join(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    for named in sys.argv[1:]:
+        _rewrite(Path(named))
