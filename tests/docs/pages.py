@@ -24,6 +24,9 @@ from pathlib import Path
 
 from tests.command import PATIENCE
 
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
 HOME = "/home/you"
 """What pages call the home directory."""
 
@@ -33,7 +36,7 @@ _CHANGING = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "<time>"),
     (re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}"), "<event>"),
     (re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{32})?\b"), "<hash>"),
-    (re.compile(r"/tmp/tmp\.\w+"), "<directory>"),
+    (re.compile(r"(/tmp)/tmp\.\w+"), r"\1/<made>"),
     (re.compile(r"\b\d+\.\d+\.\d+\b"), "<version>"),
 )
 
@@ -88,12 +91,12 @@ def _transcript(lines: list[str], first: int, last: int) -> Iterator[Step]:
 
 
 def played(steps: list[Step], directory: Path) -> list[str | None]:
-    """Play a page in an empty directory: what each step printed on both streams, None for one that was not reached."""
+    """Play steps in a new directory: what each printed on both streams, None for one that was not reached."""
     home, tmp = directory / "home", directory / "tmp"
-    home.mkdir()
+    home.mkdir(parents=True)
     tmp.mkdir()
     script = directory / "page.sh"
-    script.write_text("".join(f"printf '\\n@@ step {n}\\n'\n{step.command}\n" for n, step in enumerate(steps)))
+    script.write_text("".join(f"printf '\\n@@ step {n}\\n'\n{step.command}\n" for n, step in enumerate(steps)), "utf-8")
     ran = subprocess.run(
         ["bash", "-e", script],
         stdin=subprocess.DEVNULL,
@@ -126,23 +129,42 @@ def steady(text: str) -> str:
     return text.rstrip("\n")
 
 
-def can_play(step: Step) -> bool:
-    """Tell whether a step's program is here."""
-    return not step.needs_jq or shutil.which("jq") is not None
+@dataclass(frozen=True)
+class Page:
+    """A page as it is written, and what its steps printed when they were played."""
+
+    lines: list[str]
+    steps: list[Step]
+    printed: list[str | None]
+
+    @classmethod
+    def played(cls, path: Path, directory: Path) -> "Page":
+        """Read a page and play what can be played here, in a new directory."""
+        lines = path.read_text(encoding="utf-8").split("\n")
+        here = shutil.which("jq") is not None
+        steps = [step for step in steps_of(lines) if here or not step.needs_jq]
+        return cls(lines, steps, played(steps, directory))
+
+    def shown(self, step: Step) -> str | None:
+        """Give what the page shows of a step; None where it shows nothing."""
+        return None if step.shown is None else "\n".join(self.lines[slice(*step.shown)])
+
+    def rewritten(self) -> str:
+        """Give the page with what was really printed, where that is not what it says."""
+        lines = list(self.lines)
+        for step, printed in reversed(list(zip(self.steps, self.printed, strict=True))):
+            shown = self.shown(step)
+            if step.shown and printed is not None and shown is not None and steady(shown) != steady(printed):
+                lines[slice(*step.shown)] = printed.rstrip("\n").split("\n") if printed.strip() else []
+        return "\n".join(lines)
 
 
-def _rewrite(page: Path) -> None:
-    lines = page.read_text(encoding="utf-8").split("\n")
-    steps = [step for step in steps_of(lines) if can_play(step)]
+def _rewrite(path: Path) -> None:
     with tempfile.TemporaryDirectory(dir=Path.home(), prefix="agent-coord-docs-") as directory:
-        answers = played(steps, Path(directory))
-    for step, printed in reversed(list(zip(steps, answers, strict=True))):
-        if step.shown is None or printed is None:
-            continue
-        first, last = step.shown
-        if steady("\n".join(lines[first:last])) != steady(printed):
-            lines[first:last] = printed.rstrip("\n").split("\n") if printed.strip() else []
-    page.write_text("\n".join(lines), encoding="utf-8")
+        page = Page.played(path, Path(directory) / "page")
+    text = page.rewritten()
+    if text != "\n".join(page.lines):
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

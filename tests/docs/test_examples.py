@@ -1,28 +1,24 @@
-"""Every example in the documentation does what the page says; how an example is marked: `tests/docs/pages.py`."""
+"""Every example in the documentation does what its page says; `tests/docs/pages.py` tells how examples are marked."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from tests.command import Coord
-from tests.docs.pages import can_play, played, steady, steps_of
-
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+from tests.docs.pages import PAGES, ROOT, Page, steady
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_examples_print_what_the_page_says(page: Path, private: Path) -> None:
-    lines = page.read_text(encoding="utf-8").split("\n")
-    steps = [step for step in steps_of(lines) if can_play(step)]
-    said, done = list[str](), list[str]()
-    for step, printed in zip(steps, played(steps, private), strict=True):
-        for heard, output in ((said, None if step.shown is None else lines[slice(*step.shown)]), (done, printed)):
-            heard.append(f"$ {step.command}")
-            if printed is None:
-                heard.append("" if heard is said else "(not reached)")
-            elif step.shown is not None:
-                heard.append(steady(output if isinstance(output, str) else "\n".join(output or ())))
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_examples_print_what_the_page_says(path: Path, pages: dict[Path, Page]) -> None:
+    page = pages[path]
+    said: list[str] = []
+    done: list[str] = []
+    for step, printed in zip(page.steps, page.printed, strict=True):
+        shown = page.shown(step)
+        ran = "(not reached)" if printed is None else printed if shown is not None else ""
+        said += [f"$ {step.command}", steady(shown or "")]
+        done += [f"$ {step.command}", steady(ran)]
     assert "\n".join(done) == "\n".join(said)
 
 
@@ -32,7 +28,12 @@ def test_the_readme_shows_the_demo(coord: Coord) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    import re
+    for link, heading in re.findall(r"\]\((?![a-z]+://)([^)#]*)#?([^)]*)\)", page.read_text(encoding="utf-8")):
+        linked = page.parent / link if link else page
+        assert linked.is_file(), f"{page.name} links to {link}"
+        assert not heading or heading in _headings(linked), f"{page.name} links to {link}#{heading}"
 
-    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-        assert "://" in link or (page.parent / link).exists(), f"{page.name} links to {link}"
+
+def _headings(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -17,7 +17,11 @@ _ROUNDS = 1_000_000  # until a process that never comes to a point fails its tes
 
 
 def start(
-    coord: Coord, *argv: str | bytes, env: Mapping[str, str | None] | None = None, **options: Any
+    coord: Coord,
+    *argv: str | bytes,
+    env: Mapping[str, str | None] | None = None,
+    program: Sequence[str] | None = None,
+    **options: Any,
 ) -> subprocess.Popen[bytes]:
     """Start a command with both its outputs in pipes, unless `options` for Popen say otherwise."""
     chosen = {**coord.env, **(env or {})}
@@ -28,7 +32,8 @@ def start(
         "cwd": coord.work,
         "env": {name: value for name, value in chosen.items() if value is not None},
     }
-    return subprocess.Popen([sys.executable, "-m", "agentcoord", *argv], **facts | options)
+    command = program or [sys.executable, "-m", "agentcoord", *argv]
+    return subprocess.Popen[bytes](command, **facts | options)
 
 
 def finish(process: subprocess.Popen[bytes], *, with_: int | None = None) -> Answer:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import Coord
-from tests.e2e.running import CLAIM, MANIFEST, finish, start, through_shell, waits_in, wait_until
+from tests.e2e.running import CLAIM, MANIFEST, finish, start, through_shell, wait_until, waits_in
 
 
 def stored(coord: Coord) -> str:

@@ -39,9 +39,7 @@ WAITING = {
     ("command", "signum", "status"),
     [(command, signal.SIGINT, 130) for command in WAITING] + [("claim", *other) for other in SIGNALS[1:]],
 )
-def test_a_command_that_waits_for_a_lock_lets_go_at_once(
-    coord: Coord, command: str, signum: int, status: int
-) -> None:
+def test_a_command_that_waits_for_a_lock_lets_go_at_once(coord: Coord, command: str, signum: int, status: int) -> None:
     (coord.work / "m.json").write_text(MANIFEST)
     for argv in (("register-batch", "--file", "m.json"), CLAIM, ("heartbeat", "--agent-id", "a1")):
         assert coord(*argv).exit == 0
@@ -89,9 +87,7 @@ def test_a_signal_that_the_caller_ignores_stays_ignored(coord: Coord, signum: in
     """As `nohup` asks for the one, and a shell for its background jobs for the other."""
     (coord.work / "m.json").write_text(MANIFEST)
     argv = ("register-batch", "--file", "m.json", "--launch-prompt", "-")
-    process = start(
-        coord, *argv, stdin=subprocess.PIPE, preexec_fn=lambda: signal.signal(signum, signal.SIG_IGN)
-    )
+    process = start(coord, *argv, stdin=subprocess.PIPE, preexec_fn=lambda: signal.signal(signum, signal.SIG_IGN))
     wait_until(lambda: waits_in(process, "pipe_r"), process)
     answer = finish(process, with_=signum)
     assert (answer.exit, answer.out, answer.err) == (0, "registered batch b1\n", "")
@@ -117,4 +113,3 @@ def _handles_signals(pid: int) -> bool:
     except (OSError, IndexError):
         return False
     return bool(int(caught, 16) & (1 << (signal.SIGTERM - 1)))
-

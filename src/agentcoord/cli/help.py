@@ -1,6 +1,6 @@
 """Help, made from the tables of commands and options."""
 
-from agentcoord.cli.commands import BY_COMMAND, COMMANDS
+from agentcoord.cli.commands import BY_COMMAND, COMMANDS, Command
 from agentcoord.cli.options import BACKEND, Option
 
 _EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usage of doctor --stack-json"
@@ -8,7 +8,7 @@ _EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usa
 
 def main_help() -> str:
     """Give the overview: every command, and the options they share."""
-    rows = [(command.name, command.summary) for command in COMMANDS if not command.hidden]
+    rows = [(command.name, _summary(command)) for command in COMMANDS if not command.hidden]
     lines = ["Usage: agent-coord <command> [options]", "", "Commands:", *_table(rows), "", "Common options:"]
     lines += _table([(_spelled(option), option.text) for option in BACKEND] + [("-h, --help", "Show this help")])
     lines += ["", "agent-coord <command> --help explains one command.", _EXITS]
@@ -21,7 +21,7 @@ def command_help(name: str) -> str:
     title = f"Usage: agent-coord {name.replace(' ', '-')} [options]"
     if command.positional:
         title += f" [{command.positional}]"
-    lines = [title, "", command.summary + "."]
+    lines = [title, "", _summary(command) + "."]
     if command.required:
         lines += ["", "Required: " + ", ".join(f"--{option}" for option in command.required)]
     if command.options:
@@ -30,6 +30,10 @@ def command_help(name: str) -> str:
     shared = [option for option in BACKEND if option not in command.options]
     lines += _table([(_spelled(option), option.text) for option in shared] + [("-h, --help", "Show this help")])
     return "\n".join(lines)
+
+
+def _summary(command: Command) -> str:
+    return command.summary if command.here else f"{command.summary} (not in this release)"
 
 
 def _spelled(option: Option) -> str:

@@ -71,9 +71,7 @@ async def close(context: Context, batch_id: str, payload: Document, *, claim: St
     batch = found[0]
     lane = resolve_lane(batch, batch_id, payload)
     await _require_authority(context, batch_id, batch, lane, payload)
-    wanted = build_closing_event(payload, lane, batch_id, context.identity, context.now())
-    close_lane(batch, lane, wanted, context.now())  # a contradiction shows before anything is written
-    event, created = await _reserve(context, batch_id, lane, wanted)
+    event, created = await _reserve(context, batch_id, lane, payload)
     claim_changed, record = False, None
     if claim is not None:
         claim_changed, record = await _settle_claim(context, payload, claim, event)
@@ -101,7 +99,8 @@ async def _require_authority(
         raise stranger(lane)
 
 
-async def _reserve(context: Context, batch_id: str, lane: Lane, event: Document) -> tuple[Document, bool]:
+async def _reserve(context: Context, batch_id: str, lane: Lane, payload: Document) -> tuple[Document, bool]:
+    event = build_closing_event(payload, lane, batch_id, context.identity, context.now())
     path = event_path(batch_id, event["event_id"])
     try:
         await context.store.write(path, event, version=None, note=f"Close lane {batch_id} {lane.name}")

@@ -11,7 +11,7 @@ from agentcoord.files import LOCK_WAIT, cause_of, release_lock, remove_durably, 
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
 from agentcoord.stores.base import Listing, Stored, Version
-from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, Tree, load, printable
+from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load, printable
 
 
 class LocalStore:
@@ -87,7 +87,7 @@ class LocalStore:
         failure = self._tree.explain(path, error)
         if isinstance(failure, Unreadable) and failure.defect in LAYOUT:
             return failure
-        if os.path.lexists(self.root) and not os.path.isdir(self.root):
+        if (os.path.lexists(self.root) or error.errno in ROOTLESS) and not os.path.isdir(self.root):
             return StoreError(f"state root is not a directory: {self.root}")
         return StoreError(f"state record is not writable: {shown}: {cause_of(error)}")
 

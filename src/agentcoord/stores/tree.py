@@ -24,6 +24,8 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # NONB
 _USUAL = 4 * 1024  # bytes: nearly every record in one call
 _LARGE = 1024 * 1024
 
+ROOTLESS = frozenset({errno.ENOTDIR, errno.ELOOP})
+"""What the system says of a path below a root that is no directory, or a link in a circle."""
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Failures that say nothing about the record."""
@@ -123,7 +125,7 @@ class Tree:
             return None
         if error.errno == errno.ENAMETOOLONG:
             return Unreadable(f"state record path is too long: {path}", path=path, defect=Defect.PATH_TOO_LONG)
-        if error.errno == errno.ENOTDIR and not os.path.isdir(self.root):
+        if error.errno in ROOTLESS and not os.path.isdir(self.root):
             return StoreError(f"state root is not a directory: {self.root}")
         if error.errno in _DENIED:
             message = f"state record path is not readable or searchable: {path}"
@@ -250,7 +252,7 @@ class Tree:
         raise StoreError(f"state layout invalid: {printable(path)} is not a regular file")
 
     def _unlistable(self, prefix: str, error: OSError) -> StoreError:
-        if error.errno == errno.ENOTDIR and not os.path.isdir(self.root):
+        if error.errno in ROOTLESS and not os.path.isdir(self.root):
             return StoreError(f"state root is not a directory: {self.root}")
         if error.errno in _DENIED:
             if not os.access(self.root, os.X_OK):
