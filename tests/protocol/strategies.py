@@ -36,16 +36,16 @@ words = st.sampled_from(
 scalars = st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False, allow_infinity=False)
 values: st.SearchStrategy[Any] = st.recursive(
     scalars | words | readable | nearby.map(stamp),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words | readable, inner, max_size=3),
-    max_leaves=6,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(words, inner, max_size=2),
+    max_leaves=3,
 )
 metadata = st.fixed_dictionaries({}, optional=dict.fromkeys((*METADATA, *SYNTHETIC), readable))
 
 
 def records(fields: Iterable[str], base: Json | None = None) -> st.SearchStrategy[Json]:
     """Objects with some of the given fields, and a few that nobody knows; what `base` has is often left."""
-    changes = st.dictionaries(st.sampled_from([*fields]) | readable, values, max_size=6)
-    return st.builds(_over, st.just({}) if base is None else st.sampled_from([{}, base, base]), changes)
+    changes = st.dictionaries(st.sampled_from([*fields, "custom", "é"]), values, max_size=5)
+    return changes if base is None else st.builds(_over, st.sampled_from([{}, base, base]), changes)
 
 
 def _over(base: Json, changes: Json) -> Json:

@@ -62,9 +62,28 @@ BEAT = ("agent_id", "status", "repo", "target", *HEARTBEAT_SHOWN, *TIMES[:3])
 EVENT = ("schema_version", "batch_id", "type", "at", "old_phase", "new_phase", *EVENT_SHOWN)
 LANE = ("name", "id", "owner", "agent_id", "target", "targets", "depends_on", "status", "workspace", *LANE_SHOWN)
 
-claims = records(CLAIM)
-beats = records(BEAT)
-events = records(EVENT) | values
+A_CLAIM: Json = {
+    "schema_version": 1,
+    "repo": "o/r",
+    "target": "7",
+    "agent_id": "a1",
+    "status": "active",
+    "batch_id": "b1",
+}
+A_BEAT: Json = {"agent_id": "a1", "repo": "o/r", "target": "7", "batch_id": "b1", "phase": "p"}
+A_LANE: Json = {"name": "w", "owner": "a1", "targets": ["7"]}
+AN_EVENT: Json = A_CLAIM | {"event_id": "e", "at": "2026-01-01T12:00:00Z", "type": "claim.acquired", "phase": "p"}
+A_CLOSING: Json = AN_EVENT | {
+    "schema_version": 2,
+    "type": "lane_closed",
+    "terminal": "done",
+    "workspace": "default",
+    "closed_by": {"agent_id": "a1", "machine": "m1"},
+}
+
+claims = records(CLAIM, A_CLAIM)
+beats = records(BEAT, A_BEAT)
+events = records(EVENT, AN_EVENT) | records(EVENT, A_CLOSING) | values
 
 
 def with_lanes(batch: Json, lanes: list[Any], whole: bool) -> Json:
@@ -74,7 +93,7 @@ def with_lanes(batch: Json, lanes: list[Any], whole: bool) -> Json:
 batches = st.builds(
     with_lanes,
     records(["batch_id", "lanes", *BATCH_SHOWN]),
-    st.lists(records(LANE) | values, max_size=3),
+    st.lists(records(LANE, A_LANE) | values, max_size=3),
     st.booleans(),
 )
 identities = st.builds(Identity, *[st.none() | st.sampled_from(["m1", "s1"])] * 3)
