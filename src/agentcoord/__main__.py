@@ -6,6 +6,7 @@ import sys
 # Nothing else is imported up here: until `main` handles signals, an interrupt would show a traceback.
 
 _UNKNOWN = 2
+_INPUT_BYTES = 8 * 1024 * 1024
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -124,12 +125,21 @@ def _cwd() -> str:
 
 def _read_file(path: str) -> bytes:
     with open(path, "rb") as file:
-        return file.read()
+        return _bounded(file.read(_INPUT_BYTES + 1))
 
 
 def _read_stdin() -> bytes:
     with open(0, "rb", closefd=False) as file:
-        return file.read()
+        return _bounded(file.read(_INPUT_BYTES + 1))
+
+
+def _bounded(data: bytes) -> bytes:
+    """Refuse what no record could hold, such as a device that never ends."""
+    if len(data) > _INPUT_BYTES:
+        import errno
+
+        raise OSError(errno.EFBIG, f"larger than {_INPUT_BYTES >> 20} MiB")
+    return data
 
 
 def _terminal(kind: type, env: dict[str, str]):

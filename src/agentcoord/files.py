@@ -22,6 +22,7 @@ LOCK_WAIT = 10.0
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
+_TEMPORARY_STEM = 200  # characters, of at most 255 bytes in all
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.02
 
@@ -104,7 +105,8 @@ def replace_durably(path: str, data: bytes, *, mode: int | None = None, director
     name = _name_of(path)
     if mode is None:
         mode = _mode_of(name, directory)
-    temporary = f".{name}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
+    # A name that only just fits leaves room for its beginning; what is random keeps it apart.
+    temporary = f".{name[:_TEMPORARY_STEM]}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
     try:
         fd = os.open(temporary, _NEW_FLAGS, 0o666 if mode is None else mode, dir_fd=directory)
     except FileExistsError:

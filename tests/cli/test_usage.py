@@ -196,7 +196,7 @@ def test_help_needs_no_configuration(line: Line, command: list[str], flag: str) 
     assert line.tree() == {}
 
 
-@pytest.mark.parametrize("argv", [[], ["help"], ["-h"], ["--help"], ["help", "claim"]])
+@pytest.mark.parametrize("argv", [[], ["help"], ["-h"], ["--help"]])
 def test_the_overview_names_every_command(line: Line, argv: list[str]) -> None:
     line.env["AGENT_COORD_ENV_FILE"] = "relative"
     output = line(*argv)
@@ -256,3 +256,11 @@ def test_files_of_a_registration_are_read_before_anything_is_written(
 def test_an_echoed_value_neither_breaks_the_line_nor_moves_the_cursor(line: Line, text: str, shown: str) -> None:
     said = refused(line, "claim", "--agent-id", "a", "--repo", "o/r", "--target", text, "--state-root", str(line.root))
     assert said == f"invalid target: {shown}"
+
+
+def test_help_with_a_command_explains_that_command(line: Line) -> None:
+    assert line("help", "claim").stdout == line("claim", "--help").stdout
+
+
+def test_the_version_is_had_where_people_look_for_it(line: Line) -> None:
+    assert line("--version").stdout == line("version").stdout

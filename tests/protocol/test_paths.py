@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcoord.errors import UsageError
+from agentcoord.protocol import paths
 from agentcoord.protocol.paths import (
     batch_path,
     claim_key,
@@ -122,3 +123,21 @@ def test_a_target_that_looks_like_a_file_keeps_its_name() -> None:
 def test_reading_any_path_says_something(path: str) -> None:
     assert isinstance(claim_key(path), tuple)
     assert isinstance(stem(path) + event_batch(path), str)
+
+
+@pytest.mark.parametrize(
+    ("path", "size", "fault"),
+    [
+        ("claims/o/r/1.json", paths.ACTIVE_RECORD_BYTES, None),
+        ("claims/o/r/1.json", paths.ACTIVE_RECORD_BYTES + 1, "record is larger than 262144 bytes"),
+        ("archive/claims/o/r/1.json", paths.ACTIVE_RECORD_BYTES + 1, None),
+        ("archive/claims/o/r/1.json", paths.ARCHIVE_RECORD_BYTES + 1, "record is larger than 1048576 bytes"),
+        ("heartbeats/" + "a" * 496 + ".json", 1, None),
+        ("heartbeats/" + "a" * 497 + ".json", 1, "record path is longer than 512 bytes"),
+        ("archive/heartbeats/" + "a" * 496 + ".json", 1, None),
+        ("archive/heartbeats/" + "a" * 497 + ".json", 1, "record path is longer than 520 bytes"),
+    ],
+)
+def test_a_shared_backend_keeps_paths_and_records_up_to_their_caps(path: str, size: int, fault: str | None) -> None:
+    said = paths.over_cap(path, size)
+    assert said == (fault and f"{fault}: {path}")

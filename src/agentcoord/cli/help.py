@@ -2,6 +2,7 @@
 
 from agentcoord.cli.commands import BY_COMMAND, COMMANDS, Command
 from agentcoord.cli.options import BACKEND, Option
+from agentcoord.settings.selection import Role, role_of
 
 _EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usage of doctor --stack-json"
 
@@ -27,9 +28,15 @@ def command_help(name: str) -> str:
     if command.options:
         lines += ["", "Options:", *_table([(_spelled(option), _explained(option)) for option in command.options])]
     lines += ["", "Common options:"]
-    shared = [option for option in BACKEND if option not in command.options]
+    shared = [option for option in BACKEND if option not in command.options and _serves(option, command)]
     lines += _table([(_spelled(option), option.text) for option in shared] + [("-h, --help", "Show this help")])
     return "\n".join(lines)
+
+
+def _serves(option: Option, command: Command) -> bool:
+    """Tell whether an option that every command accepts means anything to this one."""
+    independent = role_of(command.name) is Role.INDEPENDENT
+    return not independent or (option.name == "json" and command.name == "version")
 
 
 def _summary(command: Command) -> str:

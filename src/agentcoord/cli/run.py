@@ -13,13 +13,19 @@ from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.errors import CoordError, StackUsageError, StoreError, UsageError
+from agentcoord.operations.closeout import Closed
 from agentcoord.operations.context import Context
+from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.settings.selection import Flags, SelectionError
 from agentcoord.settings.value import Settings, load, without_user_file
+from agentcoord.stores.local import LocalStore
 from agentcoord.stores.opening import absolute, open_store
 
 _T = TypeVar("_T")
 _HELP = ("help", "-h", "--help")
+_INSTALL_ROOT = __file__.rsplit("/", 4)[0]
+"""Where this code was put: a checkout that carries its own state serves reads when nothing is selected."""
+
 COMPLETE = "__complete"
 """What completion code in a shell calls; not a command for people."""
 
@@ -53,7 +59,7 @@ async def run(invocation: Invocation) -> Output:
 async def _run(invocation: Invocation, output: Output) -> None:
     argv = list(invocation.argv)
     if not argv or argv[0] in _HELP:
-        output.say(main_help())
+        output.say(command_help(argv[1]) if argv[1:] and argv[1] in BY_COMMAND else main_help())
         return
     command, rest = _command_of(argv)
     if command == COMPLETE:
@@ -78,6 +84,8 @@ async def _run(invocation: Invocation, output: Output) -> None:
 
 def _command_of(argv: list[str]) -> tuple[str, list[str]]:
     name, rest = argv[0], argv[1:]
+    if name == "--version":
+        return "version", rest
     if name == "config" and rest[:1] in (["show"], ["set"]):
         return ("config set" if rest[0] == "set" else "config"), rest[1:]
     if name == COMPLETE or (name in BY_COMMAND and name != "config set"):
@@ -103,6 +111,7 @@ def _settings(words: Words, invocation: Invocation, *, stack: bool = False) -> S
         argv_selectors=words.selectors,
         stack_json=stack,
         sync=words.flag("sync"),
+        install_root=_INSTALL_ROOT,
     )
 
 
@@ -139,6 +148,17 @@ async def _release(words: Words, settings: Settings, invocation: Invocation, out
     request = request_of(words)
     result = await release(_context(settings, invocation, output), request)
     render_release(result, request, output, json=words.flag("json"))
+    if result.closed is not None:
+        _hint_at_machine(result.closed, invocation, output)
+
+
+def _hint_at_machine(closed: Closed, invocation: Invocation, output: Output) -> None:
+    """Tell a person, while it can still be mended for the next lane, why an audit will not count this closeout."""
+    if invocation.terminal.notices and closed.event_created and closed.event["closed_by"]["machine"] == UNKNOWN:
+        output.stderr.append(
+            "notice: closed by an unknown machine, which batch-audit does not accept as a closeout; "
+            "set AGENT_COORD_MACHINE_ID or pass --host before closing the next lane"
+        )
 
 
 async def _heartbeat(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -189,6 +209,7 @@ async def _record_event(words: Words, settings: Settings, invocation: Invocation
     if isinstance(request, ClosingRequest):
         closed = await record_closing(context, request.batch_id, request.payload)
         render_closing(closed, request.payload, output, json=words.flag("json"))
+        _hint_at_machine(closed, invocation, output)
     else:
         render_event(await record_event(context, request), output, json=words.flag("json"))
 
@@ -198,7 +219,9 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
     from agentcoord.cli.render.status import status_json, status_text
     from agentcoord.operations.status import status
 
-    seen = await status(_context(settings, invocation, output), request_of(words))
+    context = _context(settings, invocation, output)
+    seen = await status(context, request_of(words))
+    _hint_at_root(context, invocation, output)
     if words.flag("json"):
         output.answer = status_json(seen)
     elif invocation.terminal.person and not words.flag("plain"):
@@ -209,13 +232,22 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
         output.add(status_text(seen))
 
 
+def _hint_at_root(context: Context, invocation: Invocation, output: Output) -> None:
+    """Tell a person that nothing was found because nothing is there: a misspelt root looks like an empty one."""
+    store = context.store
+    if invocation.terminal.notices and isinstance(store, LocalStore) and not store.exists():
+        output.stderr.append(f"notice: the state root does not exist: {store.root}")
+
+
 async def _batch_audit(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.render.audit import render_audit
     from agentcoord.operations.audit import audit
 
     usage.require_options(words)
-    result = await audit(_context(settings, invocation, output), request_of(words).batch_id)
+    context = _context(settings, invocation, output)
+    result = await audit(context, request_of(words).batch_id)
+    _hint_at_root(context, invocation, output)
     render_audit(result, output, json=words.flag("json"))
 
 
@@ -291,7 +323,6 @@ async def _demo(rest: list[str], invocation: Invocation, output: Output) -> None
     import tempfile
 
     from agentcoord.operations.demo import walk
-    from agentcoord.stores.local import LocalStore
 
     try:
         with tempfile.TemporaryDirectory(prefix="agent-coord-demo-", dir=invocation.env.get("TMPDIR") or None) as root:

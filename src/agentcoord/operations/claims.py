@@ -27,7 +27,7 @@ from agentcoord.protocol.paths import claim_path, heartbeat_path, is_segment, re
 
 
 class Claimed(Struct, frozen=True):
-    """The lease is the caller's. `fence` names this acquisition; renewals keep it."""
+    """The lease is the caller's. `fence` names this acquisition, which `renewed` tells it still is."""
 
     record: Document
     fence: str
@@ -100,7 +100,7 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
     return Claimed(
         record=record,
         fence=fence(record),
-        renewed=isinstance(decision, Renew),
+        renewed=routine,
         taken_over_from=decision.holder if isinstance(decision, TakeOver) else None,
     )
 

@@ -13,9 +13,6 @@ ACTIVE_PATH_BYTES = 512
 ARCHIVE_PATH_BYTES = 520
 ACTIVE_RECORD_BYTES = 256 * 1024
 ARCHIVE_RECORD_BYTES = 1024 * 1024
-FILE_NAME_BYTES = 255
-"""The longest file name of the usual file systems."""
-
 _REPO = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 _SEGMENT = re.compile(r"[A-Za-z0-9_:-]+(?:\.[A-Za-z0-9_:-]+)*")
 
@@ -51,6 +48,20 @@ def require_safe(path: str) -> None:
     """
     if not path or ".." in path or "\0" in path or any(part in ("", ".") for part in path.split("/")):
         raise UsageError(f"unsafe state path: {path!r}" if not path or "\0" in path else f"unsafe state path: {path}")
+
+
+def over_cap(path: str, size: int) -> str | None:
+    """Say why a shared backend would not keep a record of `size` serialized bytes at a path; None if it would.
+
+    Local files have no such caps; what is to move between backends has to keep them (spec: records §1).
+    """
+    archived = path.startswith("archive/")
+    inner = path.removeprefix("archive/")
+    if len(inner.encode()) > ACTIVE_PATH_BYTES or len(path.encode()) > ARCHIVE_PATH_BYTES:
+        longest = ARCHIVE_PATH_BYTES if archived else ACTIVE_PATH_BYTES
+        return f"record path is longer than {longest} bytes: {path}"
+    largest = ARCHIVE_RECORD_BYTES if archived else ACTIVE_RECORD_BYTES
+    return f"record is larger than {largest} bytes: {path}" if size > largest else None
 
 
 def claim_path(repo: str, target: str) -> str:

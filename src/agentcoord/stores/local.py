@@ -84,6 +84,8 @@ class LocalStore:
         shown = path + ".lock" if at_lock else path
         if at_lock and error.errno == errno.ELOOP:
             return StoreError(f"state layout invalid: {shown} is a symlink")
+        if error.errno == errno.ENAMETOOLONG:
+            return StoreError(f"state record path is too long: {path}")
         failure = self._tree.explain(path, error)
         if isinstance(failure, Unreadable) and failure.defect in LAYOUT:
             return failure
@@ -127,6 +129,10 @@ class LocalStore:
         self._tree.check_root(writable=writable)
         for family in FAMILIES:
             self._tree.has_directory(family)
+
+    def exists(self) -> bool:
+        """Tell whether there is anything at the root."""
+        return os.path.exists(self.root)
 
     def create_root(self) -> None:
         """Create the state root and what is missing above it. Raises StoreError."""

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from msgspec import Struct, field
 
 from agentcoord.errors import StackUsageError, UsageError
-from agentcoord.operations.context import readable, require_object
+from agentcoord.operations.context import objects, require_object
 from agentcoord.protocol.paths import FAMILIES, require_safe
 from agentcoord.stores.base import Store
 from agentcoord.stores.local import LocalStore
@@ -65,7 +65,7 @@ async def check_backend(store: Store, *, writable: bool) -> None:
 async def check_records(store: Store, prefixes: Sequence[str]) -> Resources:
     """Read and parse every record below the prefixes, or the one record a prefix names.
 
-    Raises StoreError at the first record that cannot be parsed.
+    Raises StoreError at the first record that cannot be parsed or is no object.
     """
     found = Resources()
     for prefix in prefixes:
@@ -75,10 +75,10 @@ async def check_records(store: Store, prefixes: Sequence[str]) -> Resources:
                 found.results[prefix] = "missing"
                 found.notes[prefix] = f"{prefix} does not exist"
                 continue
-            require_object(stored, "a record")
+            require_object(stored, "an")
         else:
             listing = await store.list(prefix)
-            for entry in listing.entries:
-                readable(entry)
+            for _ in objects(listing.entries, "an"):
+                pass  # walking is reading: the first record that is no object ends it
         found.results[prefix] = "ok"
     return found
