@@ -180,6 +180,13 @@ def test_the_same_fact_under_other_names_does_no_harm(count: int) -> None:
     assert missing(events) == []
 
 
+@pytest.mark.parametrize("repo", [*BAD_WORDS[1:], "o/r", None])
+def test_a_repository_that_an_event_names_must_say_something_even_where_none_is_asked_for(repo: object) -> None:
+    batch = BATCH | {"repo": None}
+    lacks = [] if repo in ("o/r", None) else ["lifecycle"]
+    assert missing([acquired(), phased(repo=repo), released()], batch) == lacks
+
+
 # Order ---------------------------------------------------------------------------------------------
 
 UNDATED: list[Any] = [

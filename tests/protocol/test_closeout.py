@@ -292,6 +292,7 @@ SAID: Json = {
         ({"closed_by": None, "agent_id": "a1", "host": "m1"}, True, True),
         ({"closed_by": None, "agent_id": "a1"}, True, False),  # without a host the machine is UNKNOWN
         ({"closed_by": None, "agent_id": "a1", "machine_id": "m1"}, True, False),
+        ({"closed_by": {"agent_id": "a1", "machine": "UNKNOWN"}}, True, False),
         ({"closed_by": {"agent_id": "a2", "machine": "m1"}}, False, False),
         ({"closed_by": None, "agent_id": "a2", "host": "m1"}, False, False),
         ({"terminal": "abandoned"}, False, False),
@@ -307,6 +308,12 @@ def test_two_closeouts_are_compared_by_what_they_publish(change: Json, same: boo
     one, other = closing_of(SAID), closing_of(SAID | change)
     assert one.agrees(other, machine_counts=False) == other.agrees(one, machine_counts=False) == same
     assert one.agrees(other, machine_counts=True) == other.agrees(one, machine_counts=True) == same_with_machine
+
+
+def test_who_closed_is_made_up_from_agent_and_host_alone() -> None:
+    older = {"agent_id": "a1", "machine_id": "m1", "closed_by": None}
+    assert (closing_of(older).agent_id, closing_of(older).machine) == ("a1", "UNKNOWN")
+    assert closing_of(older | {"host": "h"}).machine == "h"
 
 
 closings = records([*FACTS, "agent_id", "host"]).map(closing_of)

@@ -174,6 +174,8 @@ async def _release_for_good(
     record |= {"terminal": request.terminal, "workspace": workspace} | request.facts
     record["closed_by"] = closed_by(request.agent_id, record.get("host"), context.identity)
     payload = record | {"repo": request.repo, "target": request.target}
+    # Only the caller names a lane: a field of that name that somebody put into the claim decides nothing.
+    payload.pop("lane", None)
     if request.lane is not None:
         payload["lane"] = request.lane
     require_payload(payload)

@@ -100,7 +100,7 @@ def _require_lane(value: object, number: int) -> str:
         raise UsageError(f"batch lane {number} name must be a string")
     if ":" in name:
         raise UsageError(f"batch lane {name} cannot contain ':'")
-    owner = value["owner"] if "owner" in value else value.get("agent_id")
+    owner = value.get("agent_id") if value.get("owner") is None else value["owner"]
     if owner is None or owner == "":
         raise UsageError(f"batch lane {name} missing owner")
     if not isinstance(owner, str):
