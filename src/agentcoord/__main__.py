@@ -52,7 +52,7 @@ def _run(argv: list[str]) -> int:
                 random=os.urandom,
                 read_file=_read_file,
                 stdin=_read_stdin,
-                program=os.path.normpath(os.path.join(_cwd(), sys.argv[0])),
+                program=os.path.join(_cwd(), sys.argv[0]),
                 terminal=_terminal(Terminal, env),
             )
         )

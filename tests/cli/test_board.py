@@ -13,7 +13,6 @@ from agentcoord.cli.output import Terminal
 from agentcoord.cli.render.ages import age, span
 from agentcoord.cli.render.board import EVENTS_SHOWN, board
 from agentcoord.cli.render.page import LONGEST, cleaned, width
-from agentcoord.operations.projection import Row
 from agentcoord.operations.status import NOT_IN_BATCH, NOT_IN_TARGET, Status
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -24,7 +23,10 @@ def at(**ago: float) -> str:
     return (NOW - timedelta(**ago)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def claim(target: str, agent: object, expires: str, **fields: object) -> Row:
+Shown = dict[str, Any]
+
+
+def claim(target: str, agent: object, expires: str, **fields: object) -> Shown:
     return {
         "path": f"claims/acme/site/{target}.json",
         "repo": "acme/site",
@@ -37,18 +39,18 @@ def claim(target: str, agent: object, expires: str, **fields: object) -> Row:
     }
 
 
-def beat(agent: str, status: str, liveness: str, updated: str, **fields: object) -> Row:
+def beat(agent: str, status: str, liveness: str, updated: str, **fields: object) -> Shown:
     path = f"heartbeats/{agent}.json"
     row = {"path": path, "agent_id": agent, "status": status, "liveness": liveness, "target": "acme/site#1"}
     return {**row, "updated_at": updated, **fields}
 
 
-def lane(name: str, owner: str, status: str, liveness: str, **fields: object) -> Row:
-    row: Row = {"name": name, "owner": owner, "targets": ["7"], "status": status, "liveness": liveness}
+def lane(name: str, owner: str, status: str, liveness: str, **fields: object) -> Shown:
+    row: Shown = {"name": name, "owner": owner, "targets": ["7"], "status": status, "liveness": liveness}
     return {**row, "deps": [], "blocked_on": [], **fields}
 
 
-def event(number: int, **fields: object) -> Row:
+def event(number: int, **fields: object) -> Shown:
     when = at(minutes=100 - number)
     row = {"path": f"events/spring/{number}.json", "batch_id": "spring", "type": "progress", "at": when}
     return {**row, "message": f"step {number}", **fields}
@@ -223,7 +225,7 @@ class TestAppearance:
 
     def test_wide_letters_take_two_columns(self) -> None:
         rows = [beat("作業員", "done", "live", at(minutes=1)), beat("cafe\u0301", "done", "live", at(minutes=2))]
-        assert section(Status(scope={"kind": "all"}, heartbeats=rows), "heartbeats") == [
+        assert section(Status(scope={"kind": "all"}, heartbeats=[*rows]), "heartbeats") == [
             "● live  作業員  done  1 m ago  acme/site#1",
             "● live  cafe\u0301    done  2 m ago  acme/site#1",
         ]
@@ -282,7 +284,7 @@ degraded
     def test_a_lease_nobody_can_be_asked_about_is_lost_once_it_is_over(self) -> None:
         beats = [beat("bob", "in_progress", "stale", at(minutes=20))]
         claims = [claim("1", "bob", at(hours=-1)), claim("2", "ann", at(hours=1))]
-        lines = section(Status(scope={"kind": "all"}, claims=claims, heartbeats=beats), "claims")
+        lines = section(Status(scope={"kind": "all"}, claims=[*claims], heartbeats=[*beats]), "claims")
         assert lines == [
             "? never heard  acme/site#2  ann  expired 1 h ago  work/2",
             "◐ stale        acme/site#1  bob  1 h left         work/1",
@@ -295,7 +297,7 @@ degraded
         assert [line.rpartition("  ")[2] for line in lines[1:]] == [f"step {n}" for n in range(3, EVENTS_SHOWN + 3)]
 
     def test_the_archive_when_asked_for(self) -> None:
-        row: Row = {"path": "archive/x.json", "record_family": "claims", "reason": "released"}
+        row: Shown = {"path": "archive/x.json", "record_family": "claims", "reason": "released"}
         row |= {"source_path": "claims/acme/site/1.json", "archived_at": at(days=3), "delete_after": at(days=-27)}
         seen = Status(scope={"kind": "all"}, archive=[row])
         assert section(seen, "archive") == [
@@ -305,7 +307,7 @@ degraded
     def test_values_that_are_no_instants_stand_as_they_are(self) -> None:
         claims = [claim("1", "ann", ""), claim("2", 7, at(hours=1))]
         claims[0]["expires_at"], claims[1]["target"] = ["soon"], None
-        assert section(Status(scope={"kind": "all"}, claims=claims), "claims") == [
+        assert section(Status(scope={"kind": "all"}, claims=[*claims]), "claims") == [
             "? never heard  acme/site    7    expired 1 h ago   work/2",
             "? never heard  acme/site#1  ann  expires ['soon']  work/1",
         ]
@@ -392,7 +394,7 @@ JSON = st.recursive(
 LANE = st.dictionaries(st.sampled_from(sorted(fleet().batches[0]["lanes"][2])), JSON)
 
 
-def rows(example: Row, more: tuple[str, ...] = ()) -> st.SearchStrategy[list[Row]]:
+def rows(example: Shown, more: tuple[str, ...] = ()) -> st.SearchStrategy[list[Shown]]:
     return st.lists(st.dictionaries(st.sampled_from([*example, *more]), JSON), max_size=2)
 
 

@@ -9,12 +9,12 @@ from agentcoord.operations.claims import Claimed, Refused, claim
 from agentcoord.operations.context import Context
 from agentcoord.operations.heartbeats import heartbeat
 from agentcoord.protocol.claims import Wanted
-from agentcoord.protocol.documents import Document, encode_pretty
+from agentcoord.protocol.documents import Document, decode, encode_pretty
 from agentcoord.protocol.heartbeats import Beat
 from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.protocol.paths import FAMILIES
 from agentcoord.protocol.statuses import normalize
-from agentcoord.stores.base import Listing, Store, Stored, Version
+from agentcoord.stores.base import Decode, Listing, Store, Stored, Version
 from agentcoord.stores.memory import MemoryStore
 
 REPO = "o/r"
@@ -87,10 +87,10 @@ class FaultyStore:
     async def delete(self, path: str, *, version: Version, note: str) -> None:
         await self.inner.delete(path, version=version, note=note)
 
-    async def list(self, prefix: str) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         if self._unreadable is not None and prefix.startswith(self._unreadable):
             raise StoreError(f"the backend did not answer for {prefix}")
-        return await self.inner.list(prefix)
+        return await self.inner.list(prefix, decode=decode)
 
 
 class Stage:

@@ -6,8 +6,9 @@ import pytest
 
 from agentcoord.operations.audit import Audited, audit
 from agentcoord.operations.claims import ReleaseRequest, release
+from agentcoord.protocol.documents import decode
 from agentcoord.protocol.identity import Identity
-from agentcoord.stores.base import Listing
+from agentcoord.stores.base import Decode, Listing
 from tests.operations.stage import FakeClock, FaultyStore, Stage, lane
 from tests.stores.counting import CountingStore
 
@@ -122,8 +123,8 @@ async def test_a_backend_that_does_not_answer_is_unknown(stage: Stage, family: s
 class Filtered(FaultyStore):
     """Shows what a scoped token may see."""
 
-    async def list(self, prefix: str) -> Listing:
-        return Listing((await self.inner.list(prefix)).entries, filtered=True)
+    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+        return Listing((await self.inner.list(prefix, decode=decode)).entries, filtered=True)
 
 
 async def test_a_trail_seen_in_part_is_unknown_even_if_that_part_is_complete(stage: Stage) -> None:

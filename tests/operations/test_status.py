@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from agentcoord.errors import StoreError, Unreadable, UsageError
+from agentcoord.operations.projection import RecordRow, Row
 from agentcoord.operations.status import Status, StatusRequest, status
 from tests.operations.stage import FakeClock, FaultyStore, Stage, lane
 from tests.stores.counting import CountingStore
@@ -307,13 +308,18 @@ async def test_any_other_record_that_is_no_object_is_fatal_and_named(stage: Stag
         await look(stage)
 
 
+def facts(row: Row) -> dict[str, Any]:
+    assert isinstance(row, RecordRow)
+    return row.facts()
+
+
 async def test_rows_show_what_is_there_and_say_unknown_of_the_rest(stage: Stage) -> None:
     stage.lay(f"{CLAIMS}/7.json", {})
     stage.lay("heartbeats/a1.json", {})
     stage.lay("batches/b1.json", {})
     stage.lay("events/b1/e.json", {})
     seen = await look(stage)
-    assert seen.claims == [
+    assert [facts(row) for row in seen.claims] == [
         {
             "path": f"{CLAIMS}/7.json",
             "repo": "o/r",
@@ -324,7 +330,7 @@ async def test_rows_show_what_is_there_and_say_unknown_of_the_rest(stage: Stage)
             "expires_at": "UNKNOWN",
         }
     ]
-    assert seen.heartbeats == [
+    assert [facts(row) for row in seen.heartbeats] == [
         {
             "path": "heartbeats/a1.json",
             "agent_id": "a1",
@@ -335,7 +341,9 @@ async def test_rows_show_what_is_there_and_say_unknown_of_the_rest(stage: Stage)
         }
     ]
     assert seen.batches == [{"path": "batches/b1.json", "batch_id": "b1", "lanes": []}]
-    assert seen.events == [{"path": "events/b1/e.json", "batch_id": "b1", "type": "unknown", "at": "UNKNOWN"}]
+    assert [facts(row) for row in seen.events] == [
+        {"path": "events/b1/e.json", "batch_id": "b1", "type": "unknown", "at": "UNKNOWN"}
+    ]
 
 
 ODD: list[object] = [None, 7, 1.5, True, "", [], {}, [None], {"a": [1]}, "x\ny", 10**40]

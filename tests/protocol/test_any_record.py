@@ -215,20 +215,20 @@ def shown(row: Json, fixed: list[str], record: Json, optional: tuple[str, ...]) 
 
 @given(claims)
 def test_a_claim_is_shown(claim: Json) -> None:
-    row = claim_row("claims/o/r/7.json", claim)
+    row = claim_row("claims/o/r/7.json", claim).facts()
     shown(row, ["path", "repo", "target", "status", "agent_id", "branch", "expires_at"], claim, CLAIM_SHOWN)
 
 
 @given(beats, nearby)
 def test_a_heartbeat_is_shown(beat: Json, now: datetime) -> None:
-    row = heartbeat_row("heartbeats/a1.json", beat, now)
+    row = heartbeat_row("heartbeats/a1.json", beat, now).facts()
     shown(row, ["path", "agent_id", "status", "liveness", "target", "updated_at"], beat, HEARTBEAT_SHOWN)
     assert row["liveness"] in ("live", "stale", "dead", "unknown")
 
 
 @given(records(EVENT))
 def test_an_event_is_shown(event: Json) -> None:
-    shown(event_row("events/b1/e1.json", event), ["path", "batch_id", "type", "at"], event, EVENT_SHOWN)
+    shown(event_row("events/b1/e1.json", event).facts(), ["path", "batch_id", "type", "at"], event, EVENT_SHOWN)
 
 
 @given(records(ARCHIVE_SHOWN))
@@ -259,15 +259,15 @@ def test_a_batch_is_shown(batch: Json, heard: list[Json], now: datetime) -> None
     ("row", "defaults"),
     [
         (
-            claim_row("claims/o/r/7.json", {}),
+            claim_row("claims/o/r/7.json", {}).facts(),
             {"repo": "o/r", "target": "7", "status": "unknown"}
             | dict.fromkeys(("agent_id", "branch", "expires_at"), "UNKNOWN"),
         ),
         (
-            heartbeat_row("heartbeats/a1.json", {}, NOW),
+            heartbeat_row("heartbeats/a1.json", {}, NOW).facts(),
             {"agent_id": "a1", "status": "unknown", "liveness": "unknown", "target": "-", "updated_at": "UNKNOWN"},
         ),
-        (event_row("events/b1/e1.json", {}), {"batch_id": "b1", "type": "unknown", "at": "UNKNOWN"}),
+        (event_row("events/b1/e1.json", {}).facts(), {"batch_id": "b1", "type": "unknown", "at": "UNKNOWN"}),
         (
             archive_row("archive/x.json", {}),
             {"record_family": "unknown", "reason": "unknown", "synthetic": False, "delete_after": "UNKNOWN"},

@@ -1,6 +1,7 @@
 """A store that remembers what was asked of it, around any other."""
 
-from agentcoord.stores.base import Listing, Store, Stored, Version
+from agentcoord.protocol.documents import decode
+from agentcoord.stores.base import Decode, Listing, Store, Stored, Version
 
 
 class CountingStore:
@@ -25,6 +26,6 @@ class CountingStore:
         self.deletes.append(path)
         await self.inner.delete(path, version=version, note=note)
 
-    async def list(self, prefix: str) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         self.lists.append(prefix)
-        return await self.inner.list(prefix)
+        return await self.inner.list(prefix, decode=decode)

@@ -4,14 +4,16 @@ The first keys of a row are always there; the others only when the record has th
 as recorded, whatever their type.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Protocol, cast
+
+import msgspec
 
 from agentcoord.protocol.batches import UNKNOWN, Lane, lanes_of
 from agentcoord.protocol.dependencies import blocked_on, lane_key, lane_state
-from agentcoord.protocol.documents import Document, stated
-from agentcoord.protocol.liveness import liveness
+from agentcoord.protocol.documents import Document, decode, is_document, stated
+from agentcoord.protocol.liveness import judge
 from agentcoord.protocol.paths import claim_key, event_batch, stem
 from agentcoord.protocol.records import (
     ARCHIVE_SHOWN,
@@ -22,93 +24,132 @@ from agentcoord.protocol.records import (
     LANE_SHOWN,
 )
 
-Row = dict[str, Any]
 
-_SHAPES = 512
-"""How many different sets of fields a family's records are remembered by."""
+class Row(Protocol):
+    """What a renderer needs of a row: its values by name, absent ones with a default."""
+
+    def __getitem__(self, key: str, /) -> Any: ...
+
+    def get(self, key: str, default: Any = None, /) -> Any:
+        """Give a shown value, or the default."""
+        ...
 
 
-class _Shown:
-    """The optional fields of a row, in their order.
+class RecordRow(msgspec.Struct, omit_defaults=True, gc=False):
+    """A row that is read straight from a record's bytes: only the fields that are shown are ever made.
 
-    Thousands of records carry the same few sets of fields, so which of them to show is looked up by
-    the set instead of being asked field by field: that was most of the cost of a full status.
+    Full status shows tens of thousands of them. A value of None is an absent field, in the record and
+    in the JSON of the row.
     """
 
-    def __init__(self, fields: Sequence[str]) -> None:
-        self._fields = fields
-        self._shapes: dict[tuple[str, ...], tuple[str, ...]] = {}
+    path: str = ""
 
-    def add(self, row: Row, document: Document) -> Row:
-        shape = tuple(document)
-        shown = self._shapes.get(shape)
-        if shown is None:
-            shown = tuple(field for field in self._fields if field in document)
-            if len(self._shapes) < _SHAPES:
-                self._shapes[shape] = shown
-        for field in shown:
-            value = document[field]
-            if value is not None:
-                row[field] = value
-        return row
+    def __getitem__(self, key: str, /) -> Any:
+        """Give a shown value. Raises KeyError for one that the record does not have."""
+        if (value := getattr(self, key, None)) is None:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: str, default: Any = None, /) -> Any:
+        """Give a shown value, or the default."""
+        return default if (value := getattr(self, key, None)) is None else value
+
+    def facts(self) -> dict[str, Any]:
+        """Give the row as it is printed."""
+        return cast("dict[str, Any]", msgspec.to_builtins(self))
 
 
-_CLAIM, _HEARTBEAT, _EVENT = _Shown(CLAIM_SHOWN), _Shown(HEARTBEAT_SHOWN), _Shown(EVENT_SHOWN)
-_BATCH, _LANE = _Shown(BATCH_SHOWN), _Shown(LANE_SHOWN)
+def _row(name: str, *fields: str) -> Any:
+    distinct = dict.fromkeys(fields)
+    return msgspec.defstruct(
+        name, [(field, Any, None) for field in distinct], bases=(RecordRow,), omit_defaults=True, gc=False
+    )
+
+
+_ClaimRow = _row("ClaimRow", "repo", "target", "status", "agent_id", "branch", "expires_at", *CLAIM_SHOWN)
+_HeartbeatRow = _row(
+    "HeartbeatRow",
+    *("agent_id", "status", "liveness", "target", "updated_at", *HEARTBEAT_SHOWN),
+    *("repo", "expires_at"),  # read for what is made of them, not shown
+)
+_EventRow = _row("EventRow", "batch_id", "type", "at", *EVENT_SHOWN)
+
+
+def _reading(kind: Any) -> Callable[[bytes], object]:
+    """Give a decoder of records into rows; what is no object stays what it is."""
+    straight = msgspec.json.Decoder(kind).decode
+
+    def read(data: bytes) -> object:
+        # Straight decoding passes over what is not shown without looking at its text.
+        if data.isascii():
+            try:
+                return straight(data)
+            except (msgspec.MsgspecError, RecursionError):
+                pass  # not what a row is made of: the plain decoder knows what it is, or what is wrong
+        document = decode(data)
+        return msgspec.convert(document, kind) if is_document(document) else document
+
+    return read
+
+
+read_claim_row, read_heartbeat_row, read_event_row = map(_reading, (_ClaimRow, _HeartbeatRow, _EventRow))
 
 
 def _or(value: object, default: str) -> Any:
     return default if value is None else value
 
 
-def claim_row(path: str, claim: Document) -> Row:
+def _of(kind: Any, record: Document | RecordRow) -> Any:
+    return msgspec.convert(record, kind) if isinstance(record, dict) else record
+
+
+def claim_row(path: str, claim: Document | RecordRow) -> RecordRow:
     """Show a claim; repository and target fall back to its path."""
-    repo, target = claim.get("repo"), claim.get("target")
-    if repo is None or target is None:
+    row = _of(_ClaimRow, claim)
+    row.path = path
+    if row.repo is None or row.target is None:
         own = claim_key(path)
-        repo, target = _or(repo, own[0]), _or(target, own[1])
-    row: Row = {
-        "path": path,
-        "repo": repo,
-        "target": target,
-        "status": _or(claim.get("status"), "unknown"),
-        "agent_id": _or(claim.get("agent_id"), UNKNOWN),
-        "branch": _or(claim.get("branch"), UNKNOWN),
-        "expires_at": _or(claim.get("expires_at"), UNKNOWN),
-    }
-    return _CLAIM.add(row, claim)
+        row.repo, row.target = _or(row.repo, own[0]), _or(row.target, own[1])
+    if row.status is None:
+        row.status = "unknown"
+    for field in ("agent_id", "branch", "expires_at"):
+        if getattr(row, field) is None:
+            setattr(row, field, UNKNOWN)
+    return row
 
 
-def heartbeat_row(path: str, beat: Document, now: datetime) -> Row:
+def heartbeat_row(path: str, beat: Document | RecordRow, now: datetime) -> RecordRow:
     """Show a heartbeat with its liveness at `now`."""
-    agent_id, status, updated_at = beat.get("agent_id"), beat.get("status"), beat.get("updated_at")
-    repo, target = beat.get("repo"), beat.get("target")
-    row: Row = {
-        "path": path,
-        "agent_id": stem(path) if agent_id is None else agent_id,
-        "status": "unknown" if status is None else status,
-        "liveness": liveness(beat, now) or "unknown",
-        "target": "#".join(str(part) for part in (repo, target) if part is not None) or "-",
-        "updated_at": UNKNOWN if updated_at is None else updated_at,
-    }
-    return _HEARTBEAT.add(row, beat)
+    row = _of(_HeartbeatRow, beat)
+    row.path = path
+    if row.agent_id is None:
+        row.agent_id = stem(path)
+    if row.status is None:
+        row.status = "unknown"
+    row.liveness = judge(row.updated_at, row.expires_at, now) or "unknown"
+    row.target = "#".join(str(part) for part in (row.repo, row.target) if part is not None) or "-"
+    if row.updated_at is None:
+        row.updated_at = UNKNOWN
+    row.repo = row.expires_at = None
+    return row
 
 
-def event_row(path: str, event: Document) -> Row:
+def event_row(path: str, event: Document | RecordRow) -> RecordRow:
     """Show an event; its batch falls back to its path."""
-    batch_id, type_, at = event.get("batch_id"), event.get("type"), event.get("at")
-    row: Row = {
-        "path": path,
-        "batch_id": event_batch(path) if batch_id is None else batch_id,
-        "type": "unknown" if type_ is None else type_,
-        "at": UNKNOWN if at is None else at,
-    }
-    return _EVENT.add(row, event)
+    row = _of(_EventRow, event)
+    row.path = path
+    if row.batch_id is None:
+        row.batch_id = event_batch(path)
+    if row.type is None:
+        row.type = "unknown"
+    if row.at is None:
+        row.at = UNKNOWN
+    return row
 
 
-def archive_row(path: str, envelope: Document) -> Row:
+def archive_row(path: str, envelope: Document) -> Document:
     """Show an archive envelope by what it keeps and until when."""
-    defaults: Row = {"record_family": "unknown", "reason": "unknown", "synthetic": False, "delete_after": UNKNOWN}
+    defaults: Document = {"record_family": "unknown", "reason": "unknown", "synthetic": False, "delete_after": UNKNOWN}
     return {"path": path} | stated(defaults | stated(envelope, envelope), ARCHIVE_SHOWN)
 
 
@@ -169,14 +210,15 @@ def lane_states(batches: Sequence[tuple[str, Document]], beats: Beats) -> dict[s
     }
 
 
-def batch_row(path: str, batch: Document, beats: Beats, states: Mapping[str, str]) -> Row:
+def batch_row(path: str, batch: Document, beats: Beats, states: Mapping[str, str]) -> Document:
     """Show a batch with its lanes, and what each of them waits for."""
     lanes = [_lane_row(lane, beats, states) for lane in lanes_of(batch)]
-    return _BATCH.add({"path": path, "batch_id": _or(batch.get("batch_id"), stem(path)), "lanes": lanes}, batch)
+    row: Document = {"path": path, "batch_id": _or(batch.get("batch_id"), stem(path)), "lanes": lanes}
+    return row | stated(batch, BATCH_SHOWN)
 
 
-def _lane_row(lane: Lane, beats: Beats, states: Mapping[str, str]) -> Row:
-    row: Row = {
+def _lane_row(lane: Lane, beats: Beats, states: Mapping[str, str]) -> Document:
+    row: Document = {
         "name": lane.name,
         "owner": lane.owner,
         "targets": list(lane.targets),
@@ -185,4 +227,4 @@ def _lane_row(lane: Lane, beats: Beats, states: Mapping[str, str]) -> Row:
         "deps": list(lane.depends_on),
         "blocked_on": blocked_on(lane.depends_on, states),
     }
-    return _LANE.add(row, lane.document)
+    return row | stated(lane.document, LANE_SHOWN)

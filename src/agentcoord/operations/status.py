@@ -4,15 +4,16 @@ A section that could not be read in full says so in a note; a note is not an err
 the answer wrong rather than incomplete is raised.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct, field
 
 from agentcoord.errors import Defect, StoreError, Unreadable, UsageError
-from agentcoord.operations.context import Context, objects, read_object, readable
+from agentcoord.operations.context import Context, objects, read_object, readable, require_object
 from agentcoord.operations.projection import (
     Beats,
+    RecordRow,
     Row,
     archive_row,
     batch_row,
@@ -20,9 +21,12 @@ from agentcoord.operations.projection import (
     event_row,
     heartbeat_row,
     lane_states,
+    read_claim_row,
+    read_event_row,
+    read_heartbeat_row,
 )
 from agentcoord.protocol.batches import UNKNOWN, Lane, lanes_of, split_ref
-from agentcoord.protocol.documents import Document, is_document, text
+from agentcoord.protocol.documents import Document, decode, is_document, text
 from agentcoord.protocol.paths import (
     batch_path,
     claim_key,
@@ -35,7 +39,7 @@ from agentcoord.protocol.paths import (
     stem,
 )
 from agentcoord.protocol.workitems import spellings
-from agentcoord.stores.base import Listing, Stored
+from agentcoord.stores.base import Decode, Listing, Stored
 
 NOT_IN_TARGET = "not checked in target scope"
 NOT_IN_BATCH = "not checked in batch scope"
@@ -107,13 +111,13 @@ async def status(context: Context, request: StatusRequest) -> Status:
 async def _of_all(context: Context, *, include_archived: bool) -> Status:
     seen = Status(scope={"kind": "all"})
     now = context.now()
-    claims = objects(await _listing(context, "claims", seen), "a claim")
+    claims = _rows(await _listing(context, "claims", seen, decode=read_claim_row), "a claim")
     seen.claims = [claim_row(path, claim) for path, claim in claims]
     beats = Beats()
     broken: list[str] = []
-    for entry in await _listing(context, "heartbeats", seen):
+    for entry in await _listing(context, "heartbeats", seen, decode=read_heartbeat_row):
         stored = readable(entry)
-        if is_document(stored.document):
+        if isinstance(stored.document, RecordRow):
             row = heartbeat_row(stored.path, stored.document, now)
             seen.heartbeats.append(row)
             beats.add(row)
@@ -132,10 +136,10 @@ async def _of_all(context: Context, *, include_archived: bool) -> Status:
 
 
 async def _listing(
-    context: Context, prefix: str, seen: Status, section: str | None = None
+    context: Context, prefix: str, seen: Status, section: str | None = None, *, decode: Decode = decode
 ) -> Iterable[Stored | Unreadable]:
     try:
-        listing: Listing = await context.store.list(prefix)
+        listing: Listing = await context.store.list(prefix, decode=decode)
     except Unreadable as error:
         if error.defect is not Defect.FORBIDDEN:
             raise
@@ -146,8 +150,16 @@ async def _listing(
     return listing.entries
 
 
+def _rows(entries: Iterable[Stored | Unreadable], kind: str) -> Iterator[tuple[str, Document | RecordRow]]:
+    """Walk a listing that was read as rows. Raises StoreError at the first record that is no object."""
+    for entry in entries:
+        stored = readable(entry)
+        row = stored.document
+        yield stored.path, row if isinstance(row, RecordRow) else require_object(stored, kind)
+
+
 async def _show_events(context: Context, prefix: str, seen: Status) -> None:
-    events = objects(await _listing(context, prefix, seen, "events"), "an event")
+    events = _rows(await _listing(context, prefix, seen, "events", decode=read_event_row), "an event")
     seen.events = [event_row(path, event) for path, event in events]
     seen.events.sort(key=lambda row: str(row["at"]))  # a listing comes sorted by path, and sorting keeps that order
 

@@ -13,12 +13,17 @@ Liveness = Literal["live", "stale", "dead"]
 
 
 def liveness(beat: Mapping[str, Any], now: datetime) -> Liveness | None:
-    """Judge a heartbeat; None when its times are missing or unreadable.
+    """Judge a heartbeat; None when its times are missing or unreadable."""
+    return judge(beat.get("updated_at"), beat.get("expires_at"), now)
+
+
+def judge(updated_at: object, expires_at: object, now: datetime) -> Liveness | None:
+    """Judge by the two times of a heartbeat; None when one is missing or unreadable.
 
     Live until `expires_at`, stale until four ttls after `updated_at`, then dead. A ttl of zero or
     less is dead at once.
     """
-    updated, expires = parse(beat.get("updated_at")), parse(beat.get("expires_at"))
+    updated, expires = parse(updated_at), parse(expires_at)
     if updated is None or expires is None:
         return None
     ttl = expires - updated

@@ -1,13 +1,15 @@
 """The promise every store keeps: a tree of JSON documents with compare-and-swap."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from msgspec import Struct
 
 from agentcoord.errors import Unreadable
+from agentcoord.protocol.documents import decode
 
 Version = str
+Decode = Callable[[bytes], object]
 
 
 class Stored(Struct, frozen=True):
@@ -61,6 +63,10 @@ class Store(Protocol):
         """Remove exactly what was read. Raises Conflict if it changed or is gone."""
         ...
 
-    async def list(self, prefix: str) -> Listing:
-        """List the records below a directory prefix. Raises StoreError."""
+    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+        """List the records below a directory prefix. Raises StoreError.
+
+        `decode` reads each record's bytes, raising ValueError for one it cannot; a caller who shows
+        little of many records need not have all of them made.
+        """
         ...

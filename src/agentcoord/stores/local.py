@@ -10,7 +10,7 @@ from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageErr
 from agentcoord.files import LOCK_WAIT, cause_of, release_lock, remove_durably, replace_durably, take_lock
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
-from agentcoord.stores.base import Listing, Stored, Version
+from agentcoord.stores.base import Decode, Listing, Stored, Version
 from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load, printable
 
 
@@ -93,7 +93,7 @@ class LocalStore:
             return StoreError(f"state root is not a directory: {self.root}")
         return StoreError(f"state record is not writable: {shown}: {cause_of(error)}")
 
-    async def list(self, prefix: str) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         """List the records below a directory prefix: every `*.json` file that no dot name hides.
 
         Names are gathered now, contents are read as the listing is walked; a record removed in between
@@ -101,9 +101,9 @@ class LocalStore:
         another kind of file is where a directory or a record belongs.
         """
         _require_spelled(prefix)
-        return Listing(self._records(self._tree.names_below(prefix)))
+        return Listing(self._records(self._tree.names_below(prefix), decode))
 
-    def _records(self, names: Sequence[str]) -> Iterator[Stored | Unreadable]:
+    def _records(self, names: Sequence[str], decode: Decode) -> Iterator[Stored | Unreadable]:
         for path, data in self._tree.read_listed(names):
             if isinstance(data, Unreadable):
                 yield data

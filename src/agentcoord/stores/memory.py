@@ -9,7 +9,7 @@ from hashlib import sha256
 from agentcoord.errors import Conflict, Defect, Unreadable
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import require_safe
-from agentcoord.stores.base import Listing, Stored, Version
+from agentcoord.stores.base import Decode, Listing, Stored, Version
 
 
 class MemoryStore:
@@ -50,19 +50,19 @@ class MemoryStore:
         elif data is None or sha256(data).hexdigest() != version:
             raise Conflict(path)
 
-    async def list(self, prefix: str) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         """List the records below a directory prefix; as in a directory tree, dot names are passed over."""
         require_safe(prefix)
         names = sorted(path for path in self._records if path.startswith(prefix + "/") and _is_listed(prefix, path))
-        return Listing(self._walk(names))
+        return Listing(self._walk(names, decode))
 
-    def _walk(self, names: Sequence[str]) -> Iterator[Stored | Unreadable]:
+    def _walk(self, names: Sequence[str], decode: Decode) -> Iterator[Stored | Unreadable]:
         for path in names:
             data = self._records.get(path)
             if data is None:
                 continue
             try:
-                entry = _stored(path, data)
+                entry = _stored(path, data, decode)
             except Unreadable as defect:
                 yield defect
             else:
@@ -76,7 +76,7 @@ def _is_listed(prefix: str, path: str) -> bool:
     return prefix.partition("/")[0] == "attention" or not any(part.startswith(".") for part in above)
 
 
-def _stored(path: str, data: bytes) -> Stored:
+def _stored(path: str, data: bytes, decode: Decode = decode) -> Stored:
     try:
         return Stored(path, decode(data), data)
     except ValueError as error:

@@ -258,7 +258,7 @@ def _lane(lane: Row, now: datetime) -> _Entry:
     over = _is_over(lane)
     blocked, after = _joined(lane.get("blocked_on")), _joined(lane.get("deps"))
     targets, closer = _list(lane.get("targets")), lane.get("closed_by")
-    by = cast("Row", closer) if isinstance(closer, dict) else {}
+    by = cast("Row", closer if isinstance(closer, dict) else {})
     cells = [
         _mark(lane.get("liveness"), over=over),
         cell(lane.get("name"), DIM if over else ""),
