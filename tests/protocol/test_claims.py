@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -418,12 +419,23 @@ def acquisitions(agents: str, now: datetime, *, release_between: bool) -> Iterat
     [("aa", True), ("ab", False), ("aba", False), ("aba", True), ("abab" * 100, False), ("a" * 400, True)],
     ids=["claim release claim", "takeover", "A B A", "A B A released", "400 takeovers", "400 claims"],
 )
-def test_every_acquisition_within_one_second_has_a_fence_of_its_own(
+def test_an_acquisition_within_the_second_of_the_one_before_has_another_fence_and_hardly_leads_the_clock(
     agents: str, release_between: bool, fraction: float
 ) -> None:
     now = NOW + timedelta(seconds=fraction)
-    fences = [fence(record) for record in acquisitions(agents, now, release_between=release_between)]
-    assert len(set(fences)) == len(agents)
+    records = list(acquisitions(agents, now, release_between=release_between))
+    assert all(fence(one) != fence(next_) for one, next_ in pairwise(records))
+    assert {record["claimed_at"] for record in records} <= {stamp(now), stamp(now + timedelta(seconds=1))}
+
+
+def test_an_instance_id_keeps_all_acquisitions_within_a_second_apart() -> None:
+    record: Json | None = None
+    fences: list[str] = []
+    for number in range(50):
+        record = granted(record and released(record, NOW), wanted("a", metadata={"instance_id": f"i{number}"}), NOW)
+        assert record["claimed_at"] == stamp(NOW)
+        fences.append(fence(record))
+    assert len(set(fences)) == 50
 
 
 steps = st.lists(
@@ -435,9 +447,11 @@ steps = st.lists(
 
 
 @given(steps)
-def test_through_any_history_a_fence_holds_for_one_acquisition(history: list[tuple[str, str, float]]) -> None:
+def test_through_any_history_no_acquisition_has_the_fence_of_the_one_before(
+    history: list[tuple[str, str, float]],
+) -> None:
     now, record = NOW, granted(None, wanted("a"), NOW)
-    spent = {fence(record)}
+    held = fence(record)
     for number, (step, agent, elapsed) in enumerate(history):
         now += timedelta(seconds=elapsed)
         before, active = fence(record), record["status"] == "active"
@@ -447,8 +461,9 @@ def test_through_any_history_a_fence_holds_for_one_acquisition(history: list[tup
         else:
             renewal = active and record["agent_id"] == agent and (step == "claim" or "branch" not in record)
             record = granted(record, wanted(agent, branch=f"x{number}" if step == "move" else None), now)
-            assert fence(record) == before if renewal else fence(record) not in spent
-        spent.add(fence(record))
+            assert (fence(record) == before) == renewal
+            assert (fence(record) == held) == renewal
+            held = fence(record)
 
 
 @pytest.mark.parametrize("change", [{"generation": 2}, {"instance_id": "j"}], ids=["generation", "instance"])

@@ -70,7 +70,7 @@ def audit_batch(batch_id: str, batch: Mapping[str, Any], events: Iterable[object
 
 def _audit_lane(batch_id: str, lane: Lane, attribution: "Attribution") -> LaneAudit:
     if lane.malformed:
-        return LaneAudit(lane.name, lane.owner, (), 0, ("claim.acquired", "terminal"), malformed=True)
+        return LaneAudit(lane.name, lane.owner, (), 0, (ACQUIRED, "terminal"), malformed=True)
     own = attribution.events_of(lane)
     history = read_history(batch_id, lane, own, attribution)
     missing: list[str] = []
@@ -103,12 +103,26 @@ class Attribution:
             event for event in events if is_document(event) and (not repo or event.get("repo") == repo)
         ]
         self._fold = folding
+        self._sets: dict[tuple[str, ...], frozenset[str]] = {}
         lanes = [lane for lane in lanes_of(batch) if not lane.malformed]
         self._owners = Counter(lane.owner for lane in lanes)
         self._targets = Counter(target for lane in lanes for target in self._folded(lane))
+        # A batch of many lanes has many events: each is looked at once, not once for every lane.
+        self._by_lane: dict[str, list[int]] = {}
+        self._by_target: dict[str, list[int]] = {}
+        self._by_agent: dict[str, list[int]] = {}
+        for position, event in enumerate(self._events):
+            keys = ((self._by_lane, event.get("lane")), (self._by_agent, event.get("agent_id")))
+            for index, key in (*keys, (self._by_target, self.target_of(event))):
+                if isinstance(key, str):
+                    index.setdefault(key, []).append(position)
 
-    def _folded(self, lane: Lane) -> set[str]:
-        return {self._fold(target) for target in lane.targets if target.strip()}
+    def _folded(self, lane: Lane) -> frozenset[str]:
+        known = self._sets.get(lane.targets)
+        if known is None:
+            known = frozenset(self._fold(target) for target in lane.targets if target.strip())
+            self._sets[lane.targets] = known
+        return known
 
     def target_of(self, event: Mapping[str, Any]) -> str | None:
         """Read an event's target, folded; None when it names none."""
@@ -126,16 +140,18 @@ class Attribution:
         return target is not None and self._targets[target] == 1
 
     def events_of(self, lane: Lane) -> list[Document]:
-        """List the events that are attributed to a lane."""
-        return [event for event in self._events if self._attributed(event, lane)]
-
-    def _attributed(self, event: Mapping[str, Any], lane: Lane) -> bool:
-        if event.get("lane") == lane.name:
-            return True
-        if self.belongs(event, lane) and self.unique(event):
-            return True
-        owned = event.get("agent_id") == lane.owner and self._owners[lane.owner] == 1
-        return owned and (self.target_of(event) is None or self.belongs(event, lane))
+        """List the events that are attributed to a lane, in the order they came."""
+        found = set(self._by_lane.get(lane.name, ()))
+        for target in self._folded(lane):
+            if self._targets[target] == 1:
+                found.update(self._by_target.get(target, ()))
+        if self._owners[lane.owner] == 1:
+            found.update(
+                position
+                for position in self._by_agent.get(lane.owner, ())
+                if self.target_of(self._events[position]) is None or self.belongs(self._events[position], lane)
+            )
+        return [self._events[position] for position in sorted(found)]
 
 
 def read_history(batch_id: str, lane: Lane, events: Sequence[Document], attribution: Attribution) -> History:

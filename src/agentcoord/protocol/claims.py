@@ -23,7 +23,6 @@ RELEASED = "released"
 HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
 """A heartbeat's liveness, or why there is none to go by."""
 
-_DISTINCT_WITHIN = timedelta(hours=1)
 """How far ahead of now a stored acquisition is still followed: so many within a second stay distinct."""
 
 _FENCED = ("status", "repo", "target", "agent_id", "claimed_at", "generation", "instance_id")
@@ -141,7 +140,7 @@ def build_claim(
     since = decision.claimed_at if isinstance(decision, Renew) else ""
     document |= {
         "status": ACTIVE,
-        "claimed_at": since or stamp(acquired_at(stored, now)),
+        "claimed_at": since or stamp(acquired_at(stored, wanted, now)),
         "updated_at": stamp(now),
         "expires_at": stamp(later(now, wanted.ttl)),
     }
@@ -150,16 +149,19 @@ def build_claim(
     return document
 
 
-def acquired_at(stored: Mapping[str, Any] | None, now: datetime) -> datetime:
-    """Choose the instant an acquisition is known by: now, or just after the acquisition before it.
+def acquired_at(stored: Mapping[str, Any] | None, wanted: Wanted, now: datetime) -> datetime:
+    """Choose the instant an acquisition is known by: now, or the next second for one like the one before.
 
-    Records carry whole seconds, and two acquisitions of one item within a second would otherwise
-    share it, and with it their fence. A stored time far ahead is a broken clock and is not followed.
+    Records carry whole seconds. An agent that gives an item back and takes it again within one of them
+    would get the fence it had before; any other acquisition has another one anyway.
     """
-    before = parse(stored.get("claimed_at")) if stored is not None else None
-    if before is not None and whole(now) <= before < now + _DISTINCT_WITHIN:
-        return whole(before) + timedelta(seconds=1)
-    return now
+    if stored is None or stored.get("agent_id") != wanted.agent_id:
+        return now
+    if any(stored.get(field) != wanted.metadata.get(field) for field in ("generation", "instance_id")):
+        return now
+    # One second ahead and no more, whatever came before: a record should not lead its own clock. So a third
+    # acquisition within the second has the fence of the first again; an instance id keeps them all apart.
+    return whole(now) + timedelta(seconds=1) if parse(stored.get("claimed_at")) == whole(now) else now
 
 
 def fence(claim: Mapping[str, Any]) -> str:
