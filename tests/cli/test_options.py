@@ -76,7 +76,6 @@ def test_words_are_read(words: list[str], values: dict[str, object], positionals
         ("claim", ["--synthetic=true"], "needless argument: --synthetic=true"),
         ("claim", ["--ttl", "abc"], "invalid argument: --ttl abc"),
         ("claim", ["--handoff-to", "x"], "invalid option: --handoff-to"),
-        ("claim", ["--deep"], "invalid option: --deep"),
         ("claim", ["--include-archived"], "invalid option: --include-archived"),
         ("status", ["--dry-run"], "invalid option: --dry-run"),
         ("config", ["--policy", "required"], "invalid option: --policy"),

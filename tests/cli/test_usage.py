@@ -43,7 +43,7 @@ def refused(line: Line, *argv: str, exit_: int = 1) -> str:
         (["version", "x"], "unexpected arguments: x"),
         (["claim", "--bogus"], "invalid option: --bogus"),
         (["claim", "--ttl", "abc"], "invalid argument: --ttl abc"),
-        (["claim", "--deep"], "invalid option: --deep"),
+        (["claim", "--deep"], "--deep is only valid for doctor"),
         (["claim", *ITEM, "--state-root", ""], "--state-root requires a non-empty value"),
         (["claim", *ITEM, "--state-root", "  "], "--state-root requires a non-empty value"),
         (["status", "--api-url="], "--api-url requires a non-empty value"),
@@ -258,9 +258,8 @@ def test_an_echoed_value_neither_breaks_the_line_nor_moves_the_cursor(line: Line
     assert said == f"invalid target: {shown}"
 
 
-def test_help_with_a_command_explains_that_command(line: Line) -> None:
-    assert line("help", "claim").stdout == line("claim", "--help").stdout
-
-
-def test_the_version_is_had_where_people_look_for_it(line: Line) -> None:
-    assert line("--version").stdout == line("version").stdout
+def test_nothing_but_a_command_is_a_command(line: Line) -> None:
+    for word in ("--version", "-V", "--json"):
+        output = line(word)
+        assert (output.exit, output.stderr, output.stdout) == (1, [f"unknown command: {word}"], b"")
+    assert line("help", "claim").stdout == line("help").stdout

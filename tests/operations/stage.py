@@ -87,6 +87,9 @@ class FaultyStore:
     async def delete(self, path: str, *, version: Version, note: str) -> None:
         await self.inner.delete(path, version=version, note=note)
 
+    async def check(self, *, writable: bool) -> None:
+        await self.inner.check(writable=writable)
+
     async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         if self._unreadable is not None and prefix.startswith(self._unreadable):
             raise StoreError(f"the backend did not answer for {prefix}")

@@ -440,3 +440,29 @@ async def test_broken_records_stop_a_closeout_before_it_begins(stage: Stage, pat
     with pytest.raises(StoreError, match=path):
         await release(stage.context(), asked(terminal="done"))
     assert await stage.records() == before
+
+
+async def test_the_machine_of_a_closeout_counts_within_the_claim(stage: Stage) -> None:
+    """A released claim that names another machine than its event is not settled yet."""
+    stage.register(lane())
+    await stage.claim("a1", batch_id="b1")
+    await release(stage.context(identity=M1), asked(terminal="done"))
+    stage.lay(CLAIM, await stage.record(CLAIM) | {"closed_by": {"agent_id": "a1", "machine": "m2"}})
+    again = await release(stage.context(identity=Identity(machine_id="m2")), asked(terminal="done"))
+    assert again.closed is not None
+    assert (again.closed.claim_changed, again.closed.event_created) == (True, False)
+    assert (await stage.record(CLAIM))["closed_by"] == {"agent_id": "a1", "machine": "m1"}
+
+
+async def test_a_lane_that_is_replanned_meanwhile_is_not_closed_under_its_old_target(stage: Stage) -> None:
+    stage.register(lane())
+    await stage.claim("a1", batch_id="b1")
+
+    async def replan() -> None:
+        stage.register(lane(targets=("8",)))
+
+    # Of the three writes, event, claim and batch, the last one meets a batch that was registered anew.
+    store = FaultyStore(stage.store, at=3, first=replan)
+    with pytest.raises(UsageError, match="does not match exactly one lane"):
+        await release(stage.context(store), asked(terminal="done"))
+    assert "terminal" not in (await stage.record(BATCH))["lanes"][0]

@@ -26,6 +26,9 @@ class CountingStore:
         self.deletes.append(path)
         await self.inner.delete(path, version=version, note=note)
 
+    async def check(self, *, writable: bool) -> None:
+        await self.inner.check(writable=writable)
+
     async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         self.lists.append(prefix)
         return await self.inner.list(prefix, decode=decode)

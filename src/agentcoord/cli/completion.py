@@ -22,7 +22,7 @@ from agentcoord.protocol.statuses import CANONICAL
 from agentcoord.settings.selection import Flags, Role, role_of
 from agentcoord.settings.value import load
 from agentcoord.stores.local import LocalStore
-from agentcoord.stores.opening import absolute
+from agentcoord.stores.opening import open_local
 
 MOST = 500
 """Candidates given at once; who has more types another letter."""
@@ -224,10 +224,7 @@ class _Line:
         )
         # As `status`, which only reads: a line that is not finished must not be refused for what it is about to write.
         settings = load(self._invocation.env, command="status", flags=flags, argv_selectors=self._given.selectors)
-        selected = settings.selected
-        if selected.kind != "local" or selected.root is None:
-            return None
-        return LocalStore(absolute(selected.root, self._invocation.cwd))
+        return open_local(settings.selected, self._invocation.cwd)
 
     def _expanded(self, path: str | None) -> str | None:
         """Put the home directory in place of a leading `~`, as the shell will."""

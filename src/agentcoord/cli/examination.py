@@ -11,8 +11,7 @@ from agentcoord.operations.doctor.stack import examine_stack
 from agentcoord.protocol.paths import is_repo
 from agentcoord.settings.selection import Selection, redact, split_brain_refusal
 from agentcoord.settings.value import Settings
-from agentcoord.stores.local import LocalStore
-from agentcoord.stores.opening import absolute, open_store
+from agentcoord.stores.opening import absolute, open_local, open_store
 
 
 def _backend(selection: Selection, cwd: str) -> Backend:
@@ -36,8 +35,8 @@ async def examination(
         require_prefix(request.prefix)
     selection = settings.selected
     store = open_store(selection, invocation.cwd)
-    if selection.implicit and isinstance(store, LocalStore):
-        store.create_root()
+    if selection.implicit and (local := open_local(selection, invocation.cwd)) is not None:
+        local.create_root()
     report = await examine(
         store,
         _backend(selection, invocation.cwd),

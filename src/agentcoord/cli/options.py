@@ -105,7 +105,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("handoff-to", "text", "Agent that is to take over", "ID", commands=("release",)),
     Option("handoff-note", "text", "What the next holder must know", "TEXT", commands=("release",)),
     Option("stack-json", "flag", "Print the component report for stack aggregators", commands=("doctor",)),
-    Option("deep", "flag", "Read and parse every record", commands=("doctor",)),
+    Option("deep", "flag", "Read and parse every record"),
     Option("doctor-prefix", "text", "Look at this part of the state only", "PREFIX", commands=("doctor",)),
     Option("dry-run", "flag", "Say what would be done", commands=("gc",)),
     Option("execute", "flag", "Do it", commands=("gc",)),
@@ -183,6 +183,7 @@ def read_words(command: str, arguments: Sequence[str]) -> Words:
     UsageError for the first fault; StackUsageError once `--stack-json` is among the arguments.
     """
     try:
+        _require_utf8(command, arguments)
         return _read(command, arguments)
     except UsageError as error:
         if command == "doctor" and asks_for_stack(arguments):
@@ -195,6 +196,25 @@ def asks_for_stack(arguments: Sequence[str]) -> bool:
     stack = "--stack-json"
     plain = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return any(len(word) > len("--sta") and stack.startswith(word) for word in plain)
+
+
+def _require_utf8(command: str, arguments: Sequence[str]) -> None:
+    """Refuse arguments that are not text before anything else is said of them; a path may be any bytes."""
+    before = ""
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        spelled = name if equals else before
+        if not _is_utf8(word) and not (_is_utf8(spelled) and _names_path(command, spelled)):
+            _utf8(word)
+        before = word
+
+
+def _names_path(command: str, word: str) -> bool:
+    if not word.startswith("--") or len(word) == len("--"):
+        return False
+    matches = [option for option in options_of(command) if option.name.startswith(word[2:])]
+    exact = [option for option in matches if option.name == word[2:]] or matches
+    return len(exact) == 1 and exact[0].kind == "path"
 
 
 def _read(command: str, arguments: Sequence[str]) -> Words:

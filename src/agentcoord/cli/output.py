@@ -39,6 +39,10 @@ class Invocation(Struct, frozen=True):
     program: str = "agent-coord"
     terminal: Terminal = Terminal()
 
+    def __repr__(self) -> str:
+        """Name the command only: arguments and environment may hold what is nobody's business."""
+        return f"Invocation({self.argv[:1]})"
+
 
 class Output(Struct):
     """What a command says and how it ends. Lines on stderr are whole and in order."""

@@ -5,7 +5,7 @@ it goes out as an Output, so that a command may run on behalf of a caller elsewh
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentcoord.cli import usage
 from agentcoord.cli.commands import BY_COMMAND
@@ -13,13 +13,14 @@ from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.errors import CoordError, StackUsageError, StoreError, UsageError
-from agentcoord.operations.closeout import Closed
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
-from agentcoord.settings.selection import Flags, SelectionError
+from agentcoord.settings.selection import Flags, Selection, SelectionError
 from agentcoord.settings.value import Settings, load, without_user_file
-from agentcoord.stores.local import LocalStore
-from agentcoord.stores.opening import absolute, open_store
+from agentcoord.stores.opening import absolute, open_local, open_root, open_store
+
+if TYPE_CHECKING:
+    from agentcoord.operations.closeout import Closed
 
 _T = TypeVar("_T")
 _HELP = ("help", "-h", "--help")
@@ -59,7 +60,7 @@ async def run(invocation: Invocation) -> Output:
 async def _run(invocation: Invocation, output: Output) -> None:
     argv = list(invocation.argv)
     if not argv or argv[0] in _HELP:
-        output.say(command_help(argv[1]) if argv[1:] and argv[1] in BY_COMMAND else main_help())
+        output.say(main_help())
         return
     command, rest = _command_of(argv)
     if command == COMPLETE:
@@ -79,13 +80,21 @@ async def _run(invocation: Invocation, output: Output) -> None:
         settings = _settings(words, invocation)
         if settings.selection is not None and command != "config":
             output.stderr += settings.selection.said
+            _hint_at_relative_root(settings.selection, invocation, output)
         await _PERFORMERS.get(command, _absent)(words, settings, invocation, output)
+
+
+def _hint_at_relative_root(selection: Selection, invocation: Invocation, output: Output) -> None:
+    """Tell a person whose agents would miss each other from different directories."""
+    root = selection.root
+    if invocation.terminal.notices and root is not None and not root.startswith("/"):
+        output.stderr.append(
+            f"notice: the state root {root} is relative: agents in other directories use another one; give it absolute"
+        )
 
 
 def _command_of(argv: list[str]) -> tuple[str, list[str]]:
     name, rest = argv[0], argv[1:]
-    if name == "--version":
-        return "version", rest
     if name == "config" and rest[:1] in (["show"], ["set"]):
         return ("config set" if rest[0] == "set" else "config"), rest[1:]
     if name == COMPLETE or (name in BY_COMMAND and name != "config set"):
@@ -131,12 +140,15 @@ def _context(settings: Settings, invocation: Invocation, output: Output) -> Cont
 
 async def _claim(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
-    from agentcoord.cli.render.claims import render_claim
-    from agentcoord.operations.claims import claim
+    from agentcoord.cli.render.claims import hints_of_claim, render_claim
+    from agentcoord.operations.claims import Claimed, claim
 
     usage.require_options(words)
-    result = await claim(_context(settings, invocation, output), request_of(words))
+    context = _context(settings, invocation, output)
+    result = await claim(context, request_of(words))
     render_claim(result, output, json=words.flag("json"))
+    if invocation.terminal.notices and isinstance(result, Claimed):
+        output.stderr += hints_of_claim(result)
 
 
 async def _release(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -152,7 +164,7 @@ async def _release(words: Words, settings: Settings, invocation: Invocation, out
         _hint_at_machine(result.closed, invocation, output)
 
 
-def _hint_at_machine(closed: Closed, invocation: Invocation, output: Output) -> None:
+def _hint_at_machine(closed: "Closed", invocation: Invocation, output: Output) -> None:
     """Tell a person, while it can still be mended for the next lane, why an audit will not count this closeout."""
     if invocation.terminal.notices and closed.event_created and closed.event["closed_by"]["machine"] == UNKNOWN:
         output.stderr.append(
@@ -221,7 +233,7 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
 
     context = _context(settings, invocation, output)
     seen = await status(context, request_of(words))
-    _hint_at_root(context, invocation, output)
+    _hint_at_root(settings, invocation, output)
     if words.flag("json"):
         output.answer = status_json(seen)
     elif invocation.terminal.person and not words.flag("plain"):
@@ -232,11 +244,13 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
         output.add(status_text(seen))
 
 
-def _hint_at_root(context: Context, invocation: Invocation, output: Output) -> None:
+def _hint_at_root(settings: Settings, invocation: Invocation, output: Output) -> None:
     """Tell a person that nothing was found because nothing is there: a misspelt root looks like an empty one."""
-    store = context.store
-    if invocation.terminal.notices and isinstance(store, LocalStore) and not store.exists():
-        output.stderr.append(f"notice: the state root does not exist: {store.root}")
+    if not invocation.terminal.notices:
+        return
+    local = open_local(settings.selected, invocation.cwd)
+    if local is not None and not local.exists():
+        output.stderr.append(f"notice: the state root does not exist: {local.root}")
 
 
 async def _batch_audit(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -247,7 +261,7 @@ async def _batch_audit(words: Words, settings: Settings, invocation: Invocation,
     usage.require_options(words)
     context = _context(settings, invocation, output)
     result = await audit(context, request_of(words).batch_id)
-    _hint_at_root(context, invocation, output)
+    _hint_at_root(settings, invocation, output)
     render_audit(result, output, json=words.flag("json"))
 
 
@@ -326,7 +340,7 @@ async def _demo(rest: list[str], invocation: Invocation, output: Output) -> None
 
     try:
         with tempfile.TemporaryDirectory(prefix="agent-coord-demo-", dir=invocation.env.get("TMPDIR") or None) as root:
-            lines = await walk(LocalStore(root), invocation.random)
+            lines = await walk(open_root(root), invocation.random)
     except OSError as error:
         raise StoreError(
             f"demo setup failed: {error.strerror or error}: {error.filename or 'temporary directory'}"

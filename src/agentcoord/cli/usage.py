@@ -15,6 +15,8 @@ _SHELLS = ("bash", "zsh", "fish")
 def require_coherent(words: Words) -> None:
     """Check what the options say together. Raises UsageError, StackUsageError for a stack report."""
     _require_positionals(words)
+    if words.command != "doctor" and words.flag("deep"):
+        raise UsageError("--deep is only valid for doctor")
     if words.command == "doctor" and words.flag("stack_json") and words.flag("json"):
         raise StackUsageError("doctor --json and --stack-json are mutually exclusive")
     for field in _SELECTING:
@@ -22,8 +24,7 @@ def require_coherent(words: Words) -> None:
         if value is not None and not value.strip():
             fault = f"--{field.replace('_', '-')} requires a non-empty value"
             raise StackUsageError(fault) if words.flag("stack_json") else UsageError(fault)
-    if words.text("launch_prompt") is not None and words.command != "register-batch":
-        raise UsageError("--launch-prompt is only valid for register-batch")
+    _require_prompt_place(words)
     _require_terminal_place(words)
     if words.command == "attention-upsert":
         for field in ("workspace", "repo", "target"):
@@ -33,6 +34,14 @@ def require_coherent(words: Words) -> None:
         for field in ("state_root", "backend", "ref"):
             if field in words.values:
                 raise UsageError(f"--{field.replace('_', '-')} is not valid for config set")
+
+
+def _require_prompt_place(words: Words) -> None:
+    prompt = words.text("launch_prompt")
+    if prompt is not None and words.command != "register-batch":
+        raise UsageError("--launch-prompt is only valid for register-batch")
+    if prompt == "":
+        raise UsageError("--launch-prompt requires a non-empty value")
 
 
 def _require_positionals(words: Words) -> None:

@@ -6,6 +6,7 @@ from agentcoord.errors import Conflict, Defect, Unreadable, UsageError
 from agentcoord.operations.closeout import Closed, close
 from agentcoord.operations.context import Context, contention, read_object
 from agentcoord.operations.events import emit
+from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.protocol.claims import (
     Decision,
     HolderState,
@@ -79,12 +80,10 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
     path = claim_path(wanted.repo, wanted.target)
     found = await read_object(context.store, path, "a claim")
     stored = found[0] if found else None
-    now = context.now()
     holder = holder_of(stored)
-    seen: HolderState = "missing"
-    if holder is not None and holder != wanted.agent_id:
-        seen = await _look_at_holder(context, holder)
-        now = context.now()
+    beat = None if holder is None or holder == wanted.agent_id else await _beat_of_holder(context, holder)
+    now = context.now()  # once all is read: one decision rests on one instant
+    seen: HolderState = "invalid" if beat is _INVALID else holder_state(beat, now)
     decision: Decision = decide_claim(stored, seen, wanted, now)
     if isinstance(decision, Refuse):
         return Refused(repo=wanted.repo, target=wanted.target, refusal=decision)
@@ -105,18 +104,20 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
     )
 
 
-async def _look_at_holder(context: Context, holder: str) -> HolderState:
+_INVALID = object()
+"""Stands for a heartbeat that is there and cannot be parsed."""
+
+
+async def _beat_of_holder(context: Context, holder: str) -> object:
     if not is_segment(holder):
-        return "missing"
+        return None
     try:
         beat = await context.store.read(heartbeat_path(holder))
     except Unreadable as error:
         if error.defect is Defect.MALFORMED:
-            return "invalid"
+            return _INVALID
         raise
-    if beat is None:
-        return "missing"
-    return "invalid" if beat.document is None else holder_state(beat.document, context.now())
+    return None if beat is None else _INVALID if beat.document is None else beat.document
 
 
 async def release(context: Context, request: ReleaseRequest) -> Released:
@@ -125,10 +126,10 @@ async def release(context: Context, request: ReleaseRequest) -> Released:
     Raises UsageError when the caller does not hold the claim or the request is invalid, StoreError
     when the write lost a race.
     """
-    require_repo(request.repo, "target repo")
-    require_segment(request.target, "target")
     if request.terminal is not None:
         _require_terminal_request(request)
+    require_repo(request.repo, "target repo")
+    require_segment(request.target, "target")
     path = claim_path(request.repo, request.target)
     item = f"{request.repo}#{request.target}"
     found = await read_object(context.store, path, "a claim")
@@ -136,7 +137,7 @@ async def release(context: Context, request: ReleaseRequest) -> Released:
         raise UsageError(f"no claim exists for {item}")
     stored, entry = found
     if stored.get("agent_id") != request.agent_id:
-        raise UsageError(f"claim belongs to {stored.get('agent_id')}; {request.agent_id} cannot release it")
+        raise UsageError(f"claim belongs to {stored.get('agent_id') or UNKNOWN}; {request.agent_id} cannot release it")
     record = build_release(
         stored,
         by=request.agent_id,

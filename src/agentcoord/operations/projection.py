@@ -95,7 +95,10 @@ def _reading(kind: Any) -> Callable[[bytes], object]:
 read_claim_row, read_heartbeat_row, read_event_row = map(_reading, (_ClaimRow, _HeartbeatRow, _EventRow))
 
 
-def _or(value: object, default: str) -> Any:
+_ARCHIVE_DEFAULTS = {"record_family": "unknown", "reason": "unknown", "synthetic": False, "delete_after": UNKNOWN}
+
+
+def _or(value: object, default: object) -> Any:
     return default if value is None else value
 
 
@@ -149,8 +152,12 @@ def event_row(path: str, event: Document | RecordRow) -> RecordRow:
 
 def archive_row(path: str, envelope: Document) -> Document:
     """Show an archive envelope by what it keeps and until when."""
-    defaults: Document = {"record_family": "unknown", "reason": "unknown", "synthetic": False, "delete_after": UNKNOWN}
-    return {"path": path} | stated(defaults | stated(envelope, envelope), ARCHIVE_SHOWN)
+    row: Document = {"path": path}
+    for field in ARCHIVE_SHOWN:
+        value = _or(envelope.get(field), _ARCHIVE_DEFAULTS.get(field))
+        if value is not None:
+            row[field] = value
+    return row
 
 
 class Beats:
@@ -163,10 +170,9 @@ class Beats:
         self.mismatched: list[str] = []
         self.missing: list[str] = []
 
-    @property
-    def seen(self) -> set[str]:
-        """Name the agents that were looked at."""
-        return {*self._rows, *self.unreadable, *self.mismatched, *self.missing}
+    def knows(self, agent_id: str) -> bool:
+        """Tell whether an agent was looked at."""
+        return any(agent_id in those for those in (self._rows, self.unreadable, self.mismatched, self.missing))
 
     def add(self, row: Row) -> None:
         """Take a heartbeat's row, under the agent it names."""

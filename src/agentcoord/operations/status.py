@@ -316,7 +316,7 @@ async def _show_batch(context: Context, path: str, batch: Document, batch_id: st
 
 
 async def _look_at_owner(context: Context, owner: str, beats: Beats) -> None:
-    if owner in beats.seen:
+    if beats.knows(owner):
         return
     try:
         row = "not found" if owner == UNKNOWN else await _beat_of(context, owner)

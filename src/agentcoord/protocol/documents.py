@@ -36,6 +36,8 @@ def decode(data: bytes) -> object:
 def _reason(data: bytes, said: str) -> str:
     if not data.strip():
         return "the file is empty"
+    if "truncated" in said and b"\\u" in data:  # what the parser says of a surrogate without its pair as well
+        return "it ends too early, or a \\u escape in it stands for half a character"
     return said[:1].lower() + said[1:] if said.startswith(("Input", "Invalid")) else said
 
 

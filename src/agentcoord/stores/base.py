@@ -63,6 +63,10 @@ class Store(Protocol):
         """Remove exactly what was read. Raises Conflict if it changed or is gone."""
         ...
 
+    async def check(self, *, writable: bool) -> None:
+        """Ask whether the backend answers and is laid out as it should be. Raises StoreError naming the culprit."""
+        ...
+
     async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         """List the records below a directory prefix. Raises StoreError.
 

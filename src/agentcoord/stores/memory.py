@@ -50,6 +50,9 @@ class MemoryStore:
         elif data is None or sha256(data).hexdigest() != version:
             raise Conflict(path)
 
+    async def check(self, *, writable: bool) -> None:
+        """Answer: memory is always there."""
+
     async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         """List the records below a directory prefix; as in a directory tree, dot names are passed over."""
         require_safe(prefix)

@@ -11,13 +11,25 @@ def open_store(selection: Selection, cwd: str) -> Store:
 
     A relative root is taken from `cwd`, the caller's working directory.
     """
-    if selection.kind == "local" and selection.root is not None:
-        return LocalStore(absolute(selection.root, cwd))
+    if (local := open_local(selection, cwd)) is not None:
+        return local
     what = "HTTP" if selection.kind == "http" else "legacy GitHub"
     raise StoreError(
         f"the {what} backend is selected, but this release speaks to local state roots only; "
         "pass --state-root PATH for a local one"
     )
+
+
+def open_local(selection: Selection, cwd: str) -> LocalStore | None:
+    """Open the selected state root for what only files can tell; None when another kind is selected."""
+    if selection.kind != "local" or selection.root is None:
+        return None
+    return open_root(absolute(selection.root, cwd))
+
+
+def open_root(path: str) -> LocalStore:
+    """Open a state root by its absolute path."""
+    return LocalStore(path)
 
 
 def absolute(path: str, cwd: str) -> str:

@@ -43,6 +43,14 @@ def render_claim(result: Claimed | Refused, output: Output, *, json: bool) -> No
     output.say(f"claimed {record['repo']}#{record['target']} by {record['agent_id']} until {record['expires_at']}")
 
 
+def hints_of_claim(result: Claimed) -> list[str]:
+    """Say what a person could not see from the line that scripts read."""
+    if result.taken_over_from is not None:
+        was = result.taken_over_from or "an unknown agent"
+        return [f"notice: taken over from {was}, who is dead or was never heard of; its work may be unfinished"]
+    return ["notice: the lease was yours already and is renewed"] if result.renewed else []
+
+
 def render_release(result: Released, request: ReleaseRequest, output: Output, *, json: bool) -> None:
     """Say that the lease is given back, or that its lane was closed before."""
     closed, item = result.closed, f"{request.repo}#{request.target}"

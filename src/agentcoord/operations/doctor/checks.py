@@ -8,7 +8,6 @@ from agentcoord.errors import StackUsageError, UsageError
 from agentcoord.operations.context import objects, require_object
 from agentcoord.protocol.paths import FAMILIES, require_safe
 from agentcoord.stores.base import Store
-from agentcoord.stores.local import LocalStore
 
 _DIRECTORY_DEPTHS = {"claims": 3, "heartbeats": 1, "batches": 1, "events": 2, "attention": 4}
 """Segments of the deepest directory of a family; one segment more is a record."""
@@ -58,8 +57,7 @@ def names_record(prefix: str) -> bool:
 
 async def check_backend(store: Store, *, writable: bool) -> None:
     """Check that the backend answers and its layout is sound. Raises StoreError naming the culprit."""
-    if isinstance(store, LocalStore):
-        await store.check(writable=writable)
+    await store.check(writable=writable)
 
 
 async def check_records(store: Store, prefixes: Sequence[str]) -> Resources:
