@@ -12,13 +12,14 @@ import pytest
 from agentcoord.errors import StoreError
 from agentcoord.files import (
     cause_of,
-    locked,
     make_directories,
     make_directory,
     opened_directory,
+    release_lock,
     remove_durably,
     replace_durably,
     sync_directory,
+    take_lock,
 )
 from tests.stores.processes import in_child
 
@@ -206,27 +207,35 @@ def test_what_cannot_be_synced_is_not_an_error() -> None:
 
 
 def test_a_lock_is_held_and_let_go(file: Path) -> None:
-    with locked(str(file)):
-        assert is_held(file)
+    lock = take_lock(str(file))
+    assert is_held(file)
+    release_lock(lock)
     assert not is_held(file)
     assert beside(file) == ["a.json.lock"]
     assert stat.S_IMODE(Path(f"{file}.lock").stat().st_mode) == 0o600
 
 
-def test_a_lock_is_let_go_on_an_error(file: Path) -> None:
-    with pytest.raises(KeyboardInterrupt), locked(str(file)):
+def test_an_interrupted_wait_leaves_nothing_open(file: Path) -> None:
+    def interrupt(_: float) -> None:
         raise KeyboardInterrupt
+
+    other, before = hold(file), os.listdir("/dev/fd")
+    with pytest.raises(KeyboardInterrupt):
+        take_lock(str(file), sleep=interrupt)
+    assert os.listdir("/dev/fd") == before
+    os.close(other)
     assert not is_held(file)
 
 
 def test_a_lock_is_let_go_though_a_child_still_has_it_open(file: Path) -> None:
     ready, done = os.pipe()
-    with locked(str(file)):
-        child = os.fork()
-        if child == 0:
-            os.close(done)
-            os.read(ready, 1)
-            os._exit(0)
+    lock = take_lock(str(file))
+    child = os.fork()
+    if child == 0:
+        os.close(done)
+        os.read(ready, 1)
+        os._exit(0)
+    release_lock(lock)
     assert not is_held(file)
     os.close(done)
     os.close(ready)
@@ -235,20 +244,18 @@ def test_a_lock_is_let_go_though_a_child_still_has_it_open(file: Path) -> None:
 
 def test_a_lock_is_waited_for(file: Path) -> None:
     sleep = Sleep(wake=hold(file))
-    with locked(str(file), sleep=sleep):
-        assert len(sleep.pauses) == 5
-        assert is_held(file)
+    lock = take_lock(str(file), sleep=sleep)
+    assert len(sleep.pauses) == 5
+    assert is_held(file)
+    release_lock(lock)
     assert sleep.pauses == sorted(sleep.pauses)
 
 
 @pytest.mark.parametrize("wait", [0.0, 0.5, 10.0])
 def test_the_wait_has_an_end(file: Path, wait: float) -> None:
     sleep, other = Sleep(), hold(file)
-    with (
-        pytest.raises(StoreError, match=rf"^another process has held {file}\.lock for more than {wait:g} seconds; "),
-        locked(str(file), wait=wait, sleep=sleep),
-    ):
-        pytest.fail("two writers hold one lock")
+    with pytest.raises(StoreError, match=rf"^another process has held {file}\.lock for more than {wait:g} seconds; "):
+        take_lock(str(file), wait=wait, sleep=sleep)
     assert wait <= sum(sleep.pauses) < wait + 0.03
     os.close(other)
     assert not is_held(file)
@@ -256,8 +263,8 @@ def test_the_wait_has_an_end(file: Path, wait: float) -> None:
 
 def test_a_symlink_is_no_lock(file: Path, tmp_path: Path) -> None:
     Path(f"{file}.lock").symlink_to(tmp_path / "target")
-    with pytest.raises(OSError, match="lock") as told, locked(str(file)):
-        pytest.fail("a symlink was followed")
+    with pytest.raises(OSError, match="lock") as told:
+        take_lock(str(file))
     assert told.value.errno == errno.ELOOP
     assert beside(file) == ["a.json.lock"]
 

@@ -1,7 +1,7 @@
 """One tree of errors; each class knows the exit status it means.
 
-A class exists only where somebody acts on it. Foreign exceptions stop at the adapter that met them
-and live on as the `__cause__` of one of these.
+Each is there because some caller treats it differently from the rest. What a library or the system
+raises is turned into one of these where it is met, and kept as the `__cause__`.
 """
 
 from enum import IntEnum, StrEnum
@@ -27,7 +27,11 @@ class CoordError(Exception):
 
 
 class UsageError(CoordError):
-    """The invocation is wrong; nothing was written."""
+    """The call is at fault. Nothing was written, with one exception.
+
+    A closeout that its batch, read again, contradicts or has no lane for any more has by then stored
+    its event, and may have released its claim.
+    """
 
     exit: ClassVar[Exit] = Exit.USAGE
 
@@ -43,11 +47,11 @@ class ConfigError(CoordError):
 
 
 class StoreError(CoordError):
-    """The backend cannot be trusted for this command: state is UNKNOWN."""
+    """No answer of the backend is good enough to act on; how things stand is UNKNOWN."""
 
 
 class Conflict(StoreError):
-    """Another writer got there first; what was decided on is no longer so."""
+    """The record is not, or no longer, what the caller decided on; this write was not made."""
 
     def __init__(self, path: str, *, exists: bool = False) -> None:
         self.path = path

@@ -1,7 +1,7 @@
 """Durable file moves: when one of these returns, the new state survives a power cut.
 
 A file is replaced by renaming a complete, synced copy over it, so a reader sees the old bytes or
-the new ones and nothing in between. Writers that must not interleave hold `locked`, an flock on a
+the new ones and nothing in between. Writers that must not interleave take a lock first, an flock on a
 sidecar that other programs can take too. Failures of the system stay `OSError`: what to tell a
 person depends on whose file it is. Where `directory` is given, it is the open directory that `path`
 lies in, and only the last part of `path` is looked up, in there.
@@ -31,27 +31,14 @@ _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CANNOT_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
-@contextmanager
-def locked(path: str, *, wait: float = LOCK_WAIT, sleep: Callable[[float], object] = time.sleep) -> Generator[None]:
-    """Hold the exclusive lock of a file, waiting at most `wait` seconds for its present holder.
-
-    Raises StoreError when the wait is over, OSError when the lock file cannot be opened (ELOOP: it is
-    a symlink).
-    """
-    lock = take_lock(path, wait=wait, sleep=sleep)
-    try:
-        yield
-    finally:
-        release_lock(lock)
-
-
 def take_lock(
     path: str, *, directory: int | None = None, wait: float = LOCK_WAIT, sleep: Callable[[float], object] = time.sleep
 ) -> int:
-    """Do what `locked` does, and return what `release_lock` needs.
+    """Take the exclusive lock of a file, waiting at most `wait` seconds for its present holder.
 
-    The lock is an flock on `<path>.lock`, which is created when missing and never removed: removing
-    it would let two writers hold two locks of one name.
+    Returns what `release_lock` needs. The lock is an flock on `<path>.lock`, which is created when
+    missing and never removed: removing it would let two writers hold two locks of one name. Raises
+    StoreError when the wait is over, OSError when the lock file cannot be opened (ELOOP: it is a symlink).
     """
     lock = path + ".lock"
     fd = os.open(lock if directory is None else _name_of(lock), _LOCK_FLAGS, 0o600, dir_fd=directory)

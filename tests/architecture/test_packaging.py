@@ -13,7 +13,7 @@ from agentcoord.version import VERSION
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PYTHON = sorted([*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "bench").rglob("*.py")])
-LONGEST = 450  # lines; past about 400 a file is telling that two concepts live in it
+LONGEST = 450  # lines; a longer file has more than one subject
 
 
 def _name(path: Path) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agentcoord.errors import ConfigError, StackUsageError, StoreError, UsageError
-from agentcoord.operations.doctor.checks import names_record, require_prefix, require_stack_prefix
+from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
 from agentcoord.operations.doctor.report import Backend, Report, environment_identity, examine
 from agentcoord.operations.doctor.stack import StackReport, examine_stack
 from agentcoord.protocol.identity import NOBODY, Identity
@@ -183,17 +183,17 @@ def test_the_component_report_takes_known_shapes_only(prefix: str, fault: str) -
 
 
 @pytest.mark.parametrize(
-    ("prefix", "record"),
+    "prefix",
     [
-        ("claims", False),
-        ("claims/o/api.json", False),
-        ("claims/o/r/7.json", True),
-        ("heartbeats/a.json", True),
-        ("archive", False),
-        ("archive/events/b", False),
-        ("archive/events/b/e.json", True),
+        "claims",
+        "claims/o/api.json",
+        "claims/o/r/7.json",
+        "heartbeats/a.json",
+        "attention/w/o/r/a.json",
+        "archive",
+        "archive/events/b",
+        "archive/events/b/e.json",
     ],
 )
-def test_a_prefix_is_a_record_by_its_shape(prefix: str, record: bool) -> None:
+def test_a_stack_report_looks_at_directories_and_records(prefix: str) -> None:
     require_stack_prefix(prefix)
-    assert names_record(prefix) == record

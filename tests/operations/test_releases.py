@@ -463,6 +463,6 @@ async def test_a_lane_that_is_replanned_meanwhile_is_not_closed_under_its_old_ta
 
     # Of the three writes, event, claim and batch, the last one meets a batch that was registered anew.
     store = FaultyStore(stage.store, at=3, first=replan)
-    with pytest.raises(UsageError, match="does not match exactly one lane"):
+    with pytest.raises(UsageError, match="does not match exact registered spelling"):
         await release(stage.context(store), asked(terminal="done"))
     assert "terminal" not in (await stage.record(BATCH))["lanes"][0]

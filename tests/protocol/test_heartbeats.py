@@ -120,6 +120,11 @@ def test_other_work_keeps_only_what_is_still_so(supplied: Json, stays: Json) -> 
     assert record == expected
 
 
+def test_a_target_of_another_repository_is_not_the_one_before_though_spelled_alike() -> None:
+    record = built(STORED, beat(repo=OTHER, target="7"))
+    assert list(record) == list(built(None, beat(repo=OTHER, target="7")))  # in its own place, not where a kept one is
+
+
 @pytest.mark.parametrize("field", ["repo", "target", "batch_id", "branch"])
 def test_a_fact_where_none_was_is_a_change(field: str) -> None:
     stored = {k: v for k, v in STORED.items() if k != field}

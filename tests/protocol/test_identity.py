@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentcoord.protocol.identity import FIELDS, NOBODY, Identity, attribute, merge
+from agentcoord.protocol.identity import NOBODY, Identity, attribute, merge
+from agentcoord.protocol.records import IDENTITY
 from tests.protocol.strategies import Json, records
 
 SOURCE = "agent_coord_session_id"
@@ -48,9 +49,9 @@ def test_merging(stored: Json, environment: Json, written: Json) -> None:
 
 
 def test_the_fields_keep_their_order() -> None:
-    assert FIELDS == ("machine_id", "session_id", "session_source")
-    assert list(merge(S1 | M1, NOBODY)) == list(FIELDS)
-    assert list(Identity(session_id="s", session_source=SOURCE, machine_id="m").fields()) == list(FIELDS)
+    assert IDENTITY == ("machine_id", "session_id", "session_source")
+    assert list(merge(S1 | M1, NOBODY)) == list(IDENTITY)
+    assert list(Identity(session_id="s", session_source=SOURCE, machine_id="m").fields()) == list(IDENTITY)
     assert NOBODY.fields() == {}
 
 
@@ -78,7 +79,7 @@ def test_a_machine_and_a_session_stand_together_only_if_one_write_declared_both(
         assert ("session_id" in stored) == ("session_source" in stored)
 
 
-@given(records(FIELDS), environments)
+@given(records(IDENTITY), environments)
 def test_what_the_environment_declares_is_what_the_record_says(stored: Json, identity: Identity) -> None:
     written = merge(stored, identity)
     assert written.items() >= identity.fields().items()
@@ -86,11 +87,11 @@ def test_what_the_environment_declares_is_what_the_record_says(stored: Json, ide
     assert None not in written.values()
 
 
-@given(records(FIELDS), records(FIELDS), environments)
+@given(records(IDENTITY), records(IDENTITY), environments)
 def test_attributing_touches_the_tuple_alone(document: Json, stored: Json, identity: Identity) -> None:
     before = dict(document)
     attribute(document, stored, identity)
-    assert {name: document[name] for name in FIELDS if name in document} == merge(stored, identity)
-    assert {k: v for k, v in document.items() if k not in FIELDS} == {
-        k: v for k, v in before.items() if k not in FIELDS
+    assert {name: document[name] for name in IDENTITY if name in document} == merge(stored, identity)
+    assert {k: v for k, v in document.items() if k not in IDENTITY} == {
+        k: v for k, v in before.items() if k not in IDENTITY
     }

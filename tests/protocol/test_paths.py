@@ -14,6 +14,7 @@ from agentcoord.protocol.paths import (
     event_path,
     events_prefix,
     heartbeat_path,
+    is_record,
     is_repo,
     is_segment,
     require_repo,
@@ -106,6 +107,42 @@ def test_every_path_of_a_record_is_safe_and_says_what_it_was_made_of(repo: str, 
     assert claim_key(claim_path(repo, one)) == (repo, one)
     assert stem(heartbeat_path(one)) == stem(batch_path(one)) == stem(event_path(other, one)) == one
     assert event_batch(event_path(one, other)) == one
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        claim_path("o/r", "7"),
+        heartbeat_path("a1"),
+        batch_path("b1"),
+        event_path("b1", "e1"),
+        "attention/w/o/r/a.json",
+        "claims/o/r/.json",  # by shape alone
+    ],
+)
+def test_a_record_has_the_depth_of_its_family(path: str) -> None:
+    above, _, name = path.rpartition("/")
+    for archive in ("", "archive/"):
+        assert is_record(archive + path)
+        for other in (above, f"{above}.json", f"{above}/x/{name}", f"{path}/x", path.removesuffix(".json")):
+            assert not is_record(archive + other)
+    assert not is_record(f"archive/archive/{path}")
+
+
+@pytest.mark.parametrize("path", ["", "archive", "archive.json", "archive/x.json", "x.json", "x/y.json", "claims.json"])
+def test_outside_the_families_there_is_no_record(path: str) -> None:
+    assert not is_record(path)
+
+
+@given(repos, segments, segments)
+def test_every_path_made_for_a_record_is_one(repo: str, one: str, other: str) -> None:
+    for path in (claim_path(repo, one), heartbeat_path(one), batch_path(one), event_path(one, other)):
+        assert is_record(path)
+        assert is_record(f"archive/{path}")
+
+
+def test_every_family_but_the_archive_has_a_depth() -> None:
+    assert {*paths.RECORD_DEPTHS, "archive"} == set(paths.FAMILIES)
 
 
 @given(repos, segments, repos, segments)

@@ -282,7 +282,7 @@ def test_a_token_alone_does_not_select() -> None:
 def test_the_implicit_root_is_announced(role: Role) -> None:
     selection = chosen(role=role)
     assert selection.root == "/h/.local/state/agent-coordination"
-    assert selection.said == selection.notices == (IMPLICIT_NOTICE,)
+    assert selection.said == (IMPLICIT_NOTICE,)
     assert selection.implicit
     assert not selection.configured
 

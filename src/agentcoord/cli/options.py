@@ -11,6 +11,9 @@ from typing import Literal
 from msgspec import Struct, field
 
 from agentcoord.errors import StackUsageError, UsageError
+from agentcoord.protocol import events
+from agentcoord.protocol.statuses import CLOSED
+from agentcoord.settings.envfile import POLICIES
 
 Kind = Literal["text", "integer", "flag", "path", "several"]
 Value = str | int | bool | list[str]
@@ -34,6 +37,10 @@ class Option(Struct, frozen=True):
     def field(self) -> str:
         """Name the option as a record field and keyword."""
         return self.name.replace("-", "_")
+
+
+def _allowed(event: str, field: str) -> tuple[str, ...]:
+    return events.SIGNALS[event].allowed[field]
 
 
 BACKEND = (
@@ -60,22 +67,22 @@ SYNTHETIC = (
     Option("synthetic-kind", "text", "Kind of simulation", "KIND", choices=("simulation", "smoke")),
 )
 SIGNALS = (
-    Option("reason", "text", "help_requested: why", "REASON", choices=("blocked-user-input", "question", "permission")),
+    Option("reason", "text", "help_requested: why", "REASON", choices=_allowed("help_requested", "reason")),
     Option("from-route", "text", "escalation_requested: present route", "ROUTE"),
     Option("to-route", "text", "escalation_requested: wanted route", "ROUTE"),
     Option("evidence", "text", "escalation_requested: what shows the need", "TEXT"),
-    Option("severity", "text", "error: how bad", "LEVEL", choices=("P0", "P1", "P2", "P3")),
+    Option("severity", "text", "error: how bad", "LEVEL", choices=_allowed("error", "severity")),
     Option("category", "text", "error: what kind", "TEXT"),
     Option(
         "kind",
         "text",
         "human_intervention: what was done",
         "KIND",
-        choices=("takeover", "supersede", "manual-fix", "drain"),
+        choices=_allowed("human_intervention", "kind"),
     ),
 )
 TERMINAL = (
-    Option("terminal", "text", "Close the lane for good", "STATE", choices=("done", "abandoned", "superseded")),
+    Option("terminal", "text", "Close the lane for good", "STATE", choices=CLOSED),
     Option("pr-state", "text", "Final state of the pull request", "STATE"),
     Option("evidence-url", "text", "Where the evidence can be seen again", "URL"),
     Option("workspace", "text", "Workspace of the record (default: default)", "WORKSPACE"),
@@ -133,7 +140,7 @@ OPTIONS: tuple[Option, ...] = (
         "required, optional or disabled",
         "POLICY",
         commands=("config set",),
-        choices=("required", "optional", "disabled"),
+        choices=POLICIES,
     ),
 )
 BY_NAME = {option.name: option for option in OPTIONS}

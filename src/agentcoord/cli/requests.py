@@ -42,7 +42,6 @@ class DoctorRequest(Struct, frozen=True):
 
     deep: bool = False
     prefix: str | None = None
-    stack: bool = False
 
 
 class BootstrapRequest(Struct, frozen=True):
@@ -164,7 +163,7 @@ def batch_audit(words: Words) -> AuditRequest:
 
 def doctor(words: Words) -> DoctorRequest:
     """Look at the backend."""
-    return DoctorRequest(deep=words.flag("deep"), prefix=words.text("doctor_prefix"), stack=words.flag("stack_json"))
+    return DoctorRequest(deep=words.flag("deep"), prefix=words.text("doctor_prefix"))
 
 
 def bootstrap(words: Words) -> BootstrapRequest:

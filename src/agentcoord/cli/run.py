@@ -1,7 +1,7 @@
 """The one path of every command: read the words, choose the backend, do it, say what came of it.
 
 Nothing here prints, exits or looks around: what there is comes in as an Invocation, and what came of
-it goes out as an Output, so that a command may run on behalf of a caller elsewhere.
+it goes out as an Output, so that whoever asked need not be this process.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine

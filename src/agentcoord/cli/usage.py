@@ -9,7 +9,6 @@ from agentcoord.protocol.events import LANE_CLOSED
 from agentcoord.protocol.paths import require_segment
 
 _SELECTING = ("backend", "ref", "state_root", "api_url")
-_SHELLS = ("bash", "zsh", "fish")
 
 
 def require_coherent(words: Words) -> None:
@@ -46,8 +45,11 @@ def _require_prompt_place(words: Words) -> None:
 
 def _require_positionals(words: Words) -> None:
     taken = {"log": 1, "completion": 1}.get(words.command, 0)
-    if words.command == "completion" and words.positionals[:1] not in [[shell] for shell in _SHELLS]:
-        raise UsageError(f"completion needs the name of a shell: {', '.join(_SHELLS)}")
+    if words.command == "completion":
+        from agentcoord.cli.completion_scripts import SCRIPTS  # no other command has a use for them
+
+        if not words.positionals or words.positionals[0] not in SCRIPTS:
+            raise UsageError(f"completion needs the name of a shell: {', '.join(SCRIPTS)}")
     if extra := words.positionals[taken:]:
         raise UsageError(f"unexpected arguments: {' '.join(extra)}")
 

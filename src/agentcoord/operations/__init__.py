@@ -1,5 +1,5 @@
-"""What can be done: read through a store, ask the rules, write under the version read, return a result.
+"""What can be done, a function for each deed: from a request to a typed result, by way of a store and the rules.
 
-Operations never print, never exit and never look at a clock or an environment of their own. The
-command line, the daemon's API and the tests all call these.
+What is written depends on the version that was looked at. Output, exit status, clock and environment
+are the caller's, be it the command line or a test.
 """

@@ -14,9 +14,8 @@ from agentcoord.protocol.records import (
     SYNTHETIC_HOT_DAYS,
 )
 from agentcoord.protocol.statuses import ALIASES, SATISFYING, TERMINAL, WORKING
+from agentcoord.settings.selection import DEFAULT_REF
 from agentcoord.version import VERSION
-
-DEFAULT_REF = "state"
 
 
 def versions() -> Document:

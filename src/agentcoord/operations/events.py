@@ -19,7 +19,7 @@ class Recorded(Struct, frozen=True):
 
 
 async def record_event(context: Context, said: Said, extra: Document | None = None) -> Recorded:
-    """Record an ordinary event. Reads nothing, so a write-only token suffices.
+    """Record an ordinary event. Nothing is read for it, so a token that may only write will do.
 
     Raises UsageError for an invalid event, StoreError when it is not certain to be stored.
     """

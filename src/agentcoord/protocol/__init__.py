@@ -1,4 +1,4 @@
-"""The protocol: records and their rules as plain data and pure functions.
+"""The protocol: what records look like and which rules they obey, as values and functions of values.
 
-No clock, no environment, no I/O: what is read and what time it is come in as arguments.
+Records that were read, the time and the writer's identity are all arguments here.
 """

@@ -1,7 +1,7 @@
-"""Who may hold a lease, decided from what was read, and what its record then says.
+"""To whom a lease goes, judged by the stored claim and heartbeat, and the record that comes of it.
 
-Nothing here reads a clock or a store. The write that follows carries the version that was read, so a
-decision taken on old facts cannot land (spec: cli §3, §4; records §5).
+A verdict is only as fresh as the records it is based on; that the store still has them is for the
+conditional write to find out (spec: cli §3, §4; records §5).
 """
 
 from collections.abc import Mapping
@@ -28,12 +28,12 @@ HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
 _FENCED = ("status", "repo", "target", "agent_id", "claimed_at", "generation", "instance_id")
 
 
-class Acquire(Struct, frozen=True, tag=True):
-    """Nobody holds the lease, or the holder moves it to another batch or branch."""
+class Acquire(Struct, frozen=True):
+    """The lease is free, or its holder takes it along to another batch or branch."""
 
 
-class Renew(Struct, frozen=True, tag=True):
-    """The caller holds it already, for the same work.
+class Renew(Struct, frozen=True):
+    """It is the caller's own lease, for the same work as before.
 
     `routine` is True when nothing but the times changes: such a renewal leaves no event.
     """
@@ -42,14 +42,14 @@ class Renew(Struct, frozen=True, tag=True):
     routine: bool
 
 
-class TakeOver(Struct, frozen=True, tag=True):
-    """The holder is dead, or left no usable heartbeat and outlived the lease."""
+class TakeOver(Struct, frozen=True):
+    """The lease passes on: its holder's heartbeat is dead, or there is none to judge by and its time is up."""
 
     holder: str
 
 
-class Refuse(Struct, frozen=True, tag=True):
-    """Someone else holds it: an answer, not an error."""
+class Refuse(Struct, frozen=True):
+    """The lease stays with another agent. A definite answer like the others, so nothing is raised."""
 
     holder: str
     seen: HolderState
@@ -165,8 +165,9 @@ def acquired_at(stored: Mapping[str, Any] | None, wanted: Wanted, now: datetime)
 
 
 def fence(claim: Mapping[str, Any]) -> str:
-    """Name one acquisition by an opaque token: routine renewals keep it; a release, a takeover, another
-    instance and every new acquisition change it.
+    """Name one acquisition by an opaque token, the same for as long as it is only renewed.
+
+    Once the item is released, or acquired anew, by another agent or instance or the same, there is another.
     """
     facts = [claim.get(name) for name in _FENCED]
     return sha256(canonical(facts)).hexdigest()[:32]

@@ -89,5 +89,5 @@ def stated(document: Mapping[str, Any], keys: Iterable[str]) -> Document:
 
 
 def given(fields: Mapping[str, Any]) -> Document:
-    """Drop fields that were not given: no record stores a null for an absent field."""
+    """Drop fields that were not given, since records never hold a null."""
     return {key: value for key, value in fields.items() if value is not None}

@@ -58,8 +58,9 @@ def _kept(stored: Mapping[str, Any], beat: Beat) -> Document:
         changed.add("target")
     if not changed:
         return stated(stored, HEARTBEAT_KEPT)
-    still = [field for field in ("repo", "target") if field not in changed and "repo" not in changed]
-    return stated(stored, still)
+    if "repo" in changed:
+        return {}
+    return stated(stored, [field for field in ("repo", "target") if field not in changed])
 
 
 def phase_change(stored: Mapping[str, Any] | None, beat: Beat) -> PhaseChange | None:

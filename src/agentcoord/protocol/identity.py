@@ -6,8 +6,7 @@ from typing import Any
 from msgspec import Struct
 
 from agentcoord.protocol.documents import Document, given, stated
-
-FIELDS = ("machine_id", "session_id", "session_source")
+from agentcoord.protocol.records import IDENTITY
 
 
 class Identity(Struct, frozen=True):
@@ -19,7 +18,7 @@ class Identity(Struct, frozen=True):
 
     def fields(self) -> Document:
         """Give the fields an event carries: only what the environment provides."""
-        return given({name: getattr(self, name) for name in FIELDS})
+        return given({name: getattr(self, name) for name in IDENTITY})
 
 
 NOBODY = Identity()
@@ -27,7 +26,7 @@ NOBODY = Identity()
 
 def merge(stored: Mapping[str, Any], identity: Identity) -> Document:
     """Give the tuple to store: a machine is never paired with another machine's session, nor the reverse."""
-    kept = stated(stored, FIELDS)
+    kept = stated(stored, IDENTITY)
     if identity.machine_id is not None and identity.session_id is not None:
         kept = {}
     elif identity.machine_id is not None and kept.get("machine_id") != identity.machine_id:
@@ -36,13 +35,13 @@ def merge(stored: Mapping[str, Any], identity: Identity) -> Document:
     elif identity.session_id is not None and kept.get("session_id") != identity.session_id:
         kept.pop("machine_id", None)
     merged = kept | identity.fields()
-    return {name: merged[name] for name in FIELDS if name in merged}
+    return {name: merged[name] for name in IDENTITY if name in merged}
 
 
 def attribute(document: Document, stored: Mapping[str, Any], identity: Identity) -> None:
     """Put the merged tuple into a record about to be written, clearing what no longer belongs."""
     merged = merge(stored, identity)
-    for name in FIELDS:
+    for name in IDENTITY:
         if name in merged:
             document[name] = merged[name]
         else:

@@ -9,6 +9,9 @@ FAMILIES = ("claims", "heartbeats", "batches", "events", "attention", "archive")
 ARCHIVABLE = ("claims", "heartbeats", "batches", "events")
 """Families that retention may move into the archive."""
 
+RECORD_DEPTHS = {"claims": 4, "heartbeats": 2, "batches": 2, "events": 3, "attention": 5}
+"""Segments of a record's path in each family, without the archive's own."""
+
 ACTIVE_PATH_BYTES = 512
 ARCHIVE_PATH_BYTES = 520
 ACTIVE_RECORD_BYTES = 256 * 1024
@@ -48,6 +51,15 @@ def require_safe(path: str) -> None:
     """
     if not path or ".." in path or "\0" in path or any(part in ("", ".") for part in path.split("/")):
         raise UsageError(f"unsafe state path: {path!r}" if not path or "\0" in path else f"unsafe state path: {path}")
+
+
+def is_record(path: str) -> bool:
+    """Tell whether a path, with or without `archive/` before it, is one where a record belongs.
+
+    By its shape alone: `claims/o/api.json` may be a repository, `claims/o/r/7.json` is a claim.
+    """
+    parts = path.removeprefix("archive/").split("/")
+    return path.endswith(".json") and len(parts) == RECORD_DEPTHS.get(parts[0])
 
 
 def over_cap(path: str, size: int) -> str | None:

@@ -1,7 +1,7 @@
 """The fields of each record, in the order they are written and shown (spec: records §4-§8).
 
-Key order means nothing to a reader, but keeping it makes version tokens comparable between the
-implementations that share a state root.
+No reader minds the order of keys. But a version is a digest of bytes, so the same record has the same
+one whichever implementation wrote it only if all keep to one order.
 """
 
 SCHEMA_VERSION = 1

@@ -135,18 +135,13 @@ class Selection(Discreet, frozen=True, kw_only=True):
 
     @property
     def configured(self) -> bool:
-        """False only for the implicit default (spec: cli §13)."""
+        """Whether anything selected this backend; if not, it is the implicit root (spec: cli §13)."""
         return self.backend_source != "default"
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """The lines of `said` that warn."""
         return tuple(line for line in self.said if line.startswith("warning: "))
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """The lines of `said` that only inform."""
-        return tuple(line for line in self.said if line.startswith("notice: "))
 
     def saying(self, *lines: str) -> Self:
         """Add lines to what a person is told."""

@@ -15,7 +15,7 @@ Public surface, for whoever runs a command:
 
     settings.selection      Selection | None (None for "config set" and commands that read no configuration):
                             kind, root, url, repo, ref, token (Secret; .reveal()), implicit, status_root,
-                            backend_source, configured, said (lines to print, in order), warnings, notices,
+                            backend_source, configured, said (lines to print, in order), warnings,
                             split_brain_file
     settings.selected       the same, for commands that always have one
     settings.identity       protocol Identity: machine_id, session_id, session_source (None when unset)

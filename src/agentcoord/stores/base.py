@@ -22,7 +22,7 @@ class Stored(Struct, frozen=True):
 
     @property
     def version(self) -> Version:
-        """What a conditional write must match; hashed only when somebody asks."""
+        """The version to name when writing or deleting; hashed only when somebody asks."""
         if isinstance(self.source, str):
             return self.source
         from hashlib import sha256  # only here: most commands that read much never ask
@@ -42,7 +42,7 @@ class Listing(Struct, frozen=True):
 
 
 class Store(Protocol):
-    """A tree of JSON documents. Every write gives a document a new version."""
+    """Records by path. What is read comes with a version that is another one once the record has changed."""
 
     async def read(self, path: str) -> Stored | None:
         """Read one record; None when nothing is there.
@@ -52,10 +52,10 @@ class Store(Protocol):
         ...
 
     async def write(self, path: str, document: object, *, version: Version | None, note: str) -> Version:
-        """Replace what was read as `version`; with None, the path must still be empty.
+        """Store a record if its path still holds the given version; None stands for no record there.
 
-        `note` is what a store with a history keeps beside the change. Raises Conflict if someone
-        wrote in between (read again, decide again), StoreError when nothing is certain.
+        `note` is what a store with a history keeps beside the change. Raises Conflict when it holds
+        something else, so that the caller has to look and decide anew, StoreError when nothing is certain.
         """
         ...
 

@@ -41,9 +41,9 @@ class LocalStore:
         return None if data is None else Stored(path, _parse(path, data), data)
 
     async def write(self, path: str, document: object, *, version: Version | None, note: str) -> Version:
-        """Replace what was read as `version`; with None, the path must still be empty. `note` is not kept.
+        """Store a record if its path still holds `version`; None: if it holds none. `note` is not kept.
 
-        The record is durable when this returns. Raises Conflict if someone wrote in between, StoreError
+        The record is durable when this returns. Raises Conflict if something else is there, StoreError
         when it could not be written (the old record stays whole).
         """
         _require_spelled(path)

@@ -29,7 +29,7 @@ class MemoryStore:
         return None if data is None else _stored(path, data)
 
     async def write(self, path: str, document: object, *, version: Version | None, note: str) -> Version:
-        """Replace what was read as `version`; with None, the path must still be empty. Raises Conflict."""
+        """Store a record if its path still holds `version`; None: if it holds none. Raises Conflict."""
         require_safe(path)
         self._require_version(path, version)
         data = encode_pretty(document)

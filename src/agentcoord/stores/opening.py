@@ -1,4 +1,4 @@
-"""From a selection to the store it means: the only place that knows them all."""
+"""From a selection to the store it means; every kind of store is known here, and here alone."""
 
 from agentcoord.errors import StoreError
 from agentcoord.settings.selection import Selection

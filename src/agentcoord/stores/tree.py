@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from agentcoord.errors import Defect, StoreError, Unreadable
 from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory
+from agentcoord.protocol.paths import is_record
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
 """Far above any record's own limit: a stray file below the root must not fill the memory."""
@@ -29,8 +30,6 @@ ROOTLESS = frozenset({errno.ENOTDIR, errno.ELOOP})
 _DENIED = frozenset({errno.EACCES, errno.EPERM})
 _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 """Failures that say nothing about the record."""
-
-_RECORD_DEPTH = {"claims": 4, "heartbeats": 2, "batches": 2, "events": 3, "attention": 5}
 
 
 class Tree:
@@ -243,7 +242,7 @@ class Tree:
         """Tell a directory to descend into from what is nobody's record. Raises StoreError for what hides one."""
         if entry.is_symlink():
             raise StoreError(f"state layout invalid: {printable(path)} is a symlink")
-        if entry.is_dir(follow_symlinks=False) and not _is_record_place(path):
+        if entry.is_dir(follow_symlinks=False) and not is_record(path):
             return True
         hidden = entry.name.startswith(".") or not entry.name.endswith(".json")
         # Where the file system does not tell kinds in its directories, a name just removed has none.
@@ -335,16 +334,6 @@ def _require_utf8(path: str) -> None:
         shown = printable(path)
         message = f"state record path is not valid UTF-8: {shown}"
         raise Unreadable(message, path=shown, defect=Defect.NOT_READABLE) from None
-
-
-def _is_record_place(path: str) -> bool:
-    """Tell whether a record belongs here: `claims/o/api.json` may be a repository, `claims/o/r/7.json` not."""
-    if not path.endswith(".json"):
-        return False
-    parts = path.split("/")
-    if parts[0] == "archive":
-        del parts[0]
-    return len(parts) == _RECORD_DEPTH.get(parts[0])
 
 
 def _misplaced(path: str, what: str, defect: Defect) -> Unreadable:

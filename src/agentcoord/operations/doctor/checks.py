@@ -6,11 +6,8 @@ from msgspec import Struct, field
 
 from agentcoord.errors import StackUsageError, UsageError
 from agentcoord.operations.context import objects, require_object
-from agentcoord.protocol.paths import FAMILIES, require_safe
+from agentcoord.protocol.paths import FAMILIES, RECORD_DEPTHS, is_record, require_safe
 from agentcoord.stores.base import Store
-
-_DIRECTORY_DEPTHS = {"claims": 3, "heartbeats": 1, "batches": 1, "events": 2, "attention": 4}
-"""Segments of the deepest directory of a family; one segment more is a record."""
 
 
 class Resources(Struct):
@@ -35,24 +32,9 @@ def require_stack_prefix(prefix: str) -> None:
     if parts[0] not in FAMILIES:
         raise StackUsageError(f"unknown doctor prefix family: {parts[0]}")
     inner = parts[1:] if parts[0] == "archive" else parts
-    if inner and (inner[0] not in _DIRECTORY_DEPTHS or not _shaped(inner)):
+    # Above a record there are directories only, so whatever is shorter may be one.
+    if inner and len(inner) >= RECORD_DEPTHS.get(inner[0], 0) and not is_record(prefix):
         raise StackUsageError(f"invalid doctor prefix shape: {prefix}")
-
-
-def _shaped(parts: Sequence[str]) -> bool:
-    deepest = _DIRECTORY_DEPTHS[parts[0]]
-    return len(parts) <= deepest or is_record(parts)
-
-
-def is_record(parts: Sequence[str]) -> bool:
-    """Tell whether the segments of a path, its archive prefix aside, name a record."""
-    deepest = _DIRECTORY_DEPTHS.get(parts[0])
-    return deepest is not None and len(parts) == deepest + 1 and parts[-1].endswith(".json")
-
-
-def names_record(prefix: str) -> bool:
-    """Tell whether a probed prefix is one record rather than a directory."""
-    return is_record(prefix.removeprefix("archive/").split("/"))
 
 
 async def check_backend(store: Store, *, writable: bool) -> None:
@@ -67,7 +49,7 @@ async def check_records(store: Store, prefixes: Sequence[str]) -> Resources:
     """
     found = Resources()
     for prefix in prefixes:
-        if names_record(prefix):
+        if is_record(prefix):
             stored = await store.read(prefix)
             if stored is None:
                 found.results[prefix] = "missing"

@@ -4,7 +4,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from agentcoord.operations.doctor.checks import Resources, check_backend, check_records
+from agentcoord.operations.doctor.checks import check_backend, check_records
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.identity import Identity
 from agentcoord.protocol.paths import FAMILIES
@@ -28,11 +28,10 @@ class Report(Struct, frozen=True):
 
     backend: Backend
     deep: bool
-    status: Literal["ok", "split_brain", "error"]
+    status: Literal["ok", "split_brain"]
     prefix: str | None = None
     split_brain_file: str | None = None
     environment: Document | None = None
-    resources: Resources | None = None
 
 
 def environment_identity(identity: Identity, token_machine: str | None = None) -> Document:
