@@ -1,4 +1,4 @@
-"""Installing the command and the PATH line, by files alone (spec: cli §15).
+"""Putting the command where a shell finds it, by files alone (spec: cli §15).
 
 It runs in the process of whoever asks: what it writes are the caller's own files.
 """
