@@ -93,7 +93,7 @@ def replace_durably(path: str, data: bytes, *, mode: int | None = None, director
     if mode is None:
         mode = _mode_of(name, directory)
     # A name that only just fits leaves room for its beginning; what is random keeps it apart.
-    temporary = f".{name[:_TEMPORARY_STEM]}.tmp-{os.getpid()}-{os.urandom(4).hex()}"
+    temporary = f".{name[:_TEMPORARY_STEM]}.tmp-{os.getpid()}-{os.urandom(6).hex()}"
     try:
         fd = os.open(temporary, _NEW_FLAGS, 0o666 if mode is None else mode, dir_fd=directory)
     except FileExistsError:

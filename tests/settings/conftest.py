@@ -4,7 +4,8 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,14 +19,23 @@ def _nobody_else_writes(path: Path) -> bool:
     )
 
 
-@pytest.fixture
-def private() -> Iterator[Path]:
-    """An empty directory that is private up to the root, unlike most temporary ones."""
+@contextmanager
+def private_directory() -> Generator[Path]:
+    """Make an empty directory that is private up to the root, unlike most temporary ones."""
     homes = (Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"), Path.home(), Path.cwd())
     home = next((home for home in homes if home.is_dir() and _nobody_else_writes(home.resolve())), None)
     if home is None:
         pytest.skip("no directory here is private up to the root")
     made = Path(tempfile.mkdtemp(prefix="agent-coord-test-", dir=home.resolve()))
     made.chmod(0o755)
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    try:
+        yield made
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+@pytest.fixture
+def private() -> Iterator[Path]:
+    """Such a directory for one test."""
+    with private_directory() as made:
+        yield made

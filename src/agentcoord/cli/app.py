@@ -26,6 +26,7 @@ _BUILDERS = {
     "batch-audit": requests.batch_audit,
     "doctor": requests.doctor,
     "bootstrap": requests.bootstrap,
+    "config set": requests.config_set,
 }
 _TYPES: dict[str, Any] = {"integer": int, "flag": bool, "several": list[str]}
 

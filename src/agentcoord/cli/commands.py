@@ -145,7 +145,6 @@ COMMANDS = (
         "Write settings to the user file",
         ("api-url", "token-stdin", "machine-id", "policy"),
         hidden=True,
-        here=False,
     ),
 )
 BY_COMMAND = {command.name: command for command in COMMANDS}

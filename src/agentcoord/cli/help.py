@@ -35,7 +35,7 @@ def command_help(name: str) -> str:
 
 def _serves(option: Option, command: Command) -> bool:
     """Tell whether an option that every command accepts means anything to this one."""
-    independent = role_of(command.name) is Role.INDEPENDENT
+    independent = role_of(command.name) in (Role.INDEPENDENT, Role.SET)
     return not independent or (option.name == "json" and command.name == "version")
 
 

@@ -53,6 +53,15 @@ class BootstrapRequest(Struct, frozen=True):
     no_profile: bool = False
 
 
+class SaveRequest(Struct, frozen=True):
+    """Settings to save, as given; a token is still to be read. None leaves a setting alone."""
+
+    api_url: str | None = None
+    token_stdin: bool = False
+    machine_id: str | None = None
+    policy: str | None = None
+
+
 class PlainRequest(Struct, frozen=True):
     """A command that its name says everything about."""
 
@@ -173,6 +182,16 @@ def bootstrap(words: Words) -> BootstrapRequest:
         status_state_root=words.text("status_state_root"),
         profile=words.text("profile"),
         no_profile=words.flag("no_profile"),
+    )
+
+
+def config_set(words: Words) -> SaveRequest:
+    """Save settings in the user file."""
+    return SaveRequest(
+        api_url=words.text("api_url"),
+        token_stdin=words.flag("token_stdin"),
+        machine_id=words.text("machine_id"),
+        policy=words.text("policy"),
     )
 
 

@@ -279,6 +279,13 @@ async def _config(words: Words, settings: Settings, invocation: Invocation, outp
     render_configuration(settings.coordination(), output, json=words.flag("json"))
 
 
+async def _config_set(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.saving import save
+
+    save(request_of(words), settings, invocation, output)
+
+
 async def _doctor(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.examination import examination
@@ -317,6 +324,7 @@ _PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Awaitable
     "batch-audit": _batch_audit,
     "version": _version,
     "config": _config,
+    "config set": _config_set,
     "doctor": _doctor,
     "bootstrap": _bootstrap,
     "completion": _completion,

@@ -2,7 +2,8 @@
 
 The directories above are checked link by link, the last one is kept open, and the file is opened
 once, below that descriptor and without following links: what was checked is what is read. Whatever
-is found there instead, the answer is a ConfigError and never another exception.
+is found there instead, the answer is a ConfigError and never another exception. Writing such a file
+(`privatewrite`) goes the same way through the same checks.
 """
 
 import fcntl
@@ -20,9 +21,11 @@ from posixpath import basename, dirname, join, split
 from msgspec import Struct
 
 from agentcoord.errors import ConfigError
+from agentcoord.files import sync_directory
 
 MAX_BYTES = 1 << 20
 LOCK_SECONDS = 2.0
+WRITE_LOCK_SECONDS = 30.0  # a writer may come after hundreds of others
 LOCK_POLL_SECONDS = 0.05
 
 _MAX_LINKS = 40  # what the kernel follows before it gives up
@@ -64,7 +67,7 @@ def read_private(
             raise ConfigError(f"configured user env file does not exist: {path}") from error
         return None
     except (OSError, ValueError) as error:  # ValueError: a path no system call accepts
-        raise ConfigError(f"cannot read user config {path}: {_reason(error)}") from error
+        raise ConfigError(f"cannot read user config {path}: {reason(error)}") from error
 
 
 def peek(path: str) -> str | None:
@@ -91,29 +94,37 @@ def lock_name(directory: str, name: str) -> str:
     return f".agent-coord-config-{sha256(os.fsencode(join(directory, name))).hexdigest()[:16]}.lock"
 
 
-def _read(path: str, *, explicit: bool, uid: int, lock: bool, waiting: Waiting) -> str:
-    directory, name = split(path)
-    with suppress(NotADirectoryError):  # the walk will say which component it was
-        os.lstat(path)  # nothing there: the directories above do not matter yet
-    if name in ("", ".", ".."):
-        raise ConfigError(f"user config must be a regular file: {path}")
-    with (
-        _opened_parent(directory, conventional=not explicit, uid=uid) as (real, parent),
-        _shared_lock(real, parent, name, uid, waiting if lock else None),
-    ):
-        data = _read_file(path, name, parent, uid)
+def read_file(path: str, parent: int, uid: int) -> str:
+    """Give the text of the file that lies at the end of `path`, in the open directory `parent`.
+
+    Raises ConfigError for what is no private text file, OSError.
+    """
     try:
-        return data.decode()
+        return _read_file(path, basename(path), parent, uid).decode()
     except UnicodeDecodeError as error:
         raise ConfigError(f"user config contains invalid UTF-8: {path}") from error
 
 
+def split_private(path: str) -> tuple[str, str]:
+    """Split a path into directory and name. Raises ConfigError when no file can have that name."""
+    directory, name = split(path)
+    if name in ("", ".", ".."):
+        raise ConfigError(f"user config must be a regular file: {path}")
+    return directory, name
+
+
 @contextmanager
-def _opened_parent(directory: str, *, conventional: bool, uid: int) -> Generator[tuple[str, int], None, None]:
-    real = _trusted(directory, conventional=conventional, uid=uid)
+def opened_parent(
+    directory: str, *, conventional: bool, uid: int, writing: bool = False
+) -> Generator[tuple[str, int], None, None]:
+    """Hold the checked directory of a private file open, together with its path after all links.
+
+    For `writing`, what is missing of it is made first. Raises ConfigError, OSError.
+    """
+    real = _trusted(directory, conventional=conventional, uid=uid, look=_look_or_make if writing else os.lstat)
     if conventional:
-        _close_leaf_to_others(directory, real, uid)
-    descriptor = os.open(real.path, _PIN_DIRECTORY)
+        _close_leaf_to_others(directory, real, uid, writing=writing)
+    descriptor = os.open(real.path, _OPEN_DIRECTORY if writing else _PIN_DIRECTORY)
     try:
         _require_same(real, os.fstat(descriptor))
         yield real.path, descriptor
@@ -121,7 +132,61 @@ def _opened_parent(directory: str, *, conventional: bool, uid: int) -> Generator
         os.close(descriptor)
 
 
-def _trusted(directory: str, *, conventional: bool, uid: int) -> _Directory:
+def require_private(found: os.stat_result, what: str, path: str, uid: int) -> None:
+    """Check that an opened file belongs to `uid` and to nobody else. Raises ConfigError."""
+    if not stat.S_ISREG(found.st_mode):
+        raise ConfigError(f"{what} must be a regular file: {path}")
+    if found.st_uid != uid:
+        raise ConfigError(f"{what} is not owned by the current user: {path}")
+    if found.st_mode & _OTHERS:
+        raise ConfigError(f"{what} permissions are insecure (expected 0600): {path}")
+
+
+def lock_refusal(lock: str, error: OSError) -> ConfigError:
+    """Say why a lock file cannot be opened."""
+    if error.errno == ELOOP:
+        return ConfigError(f"config lock must not be a symlink: {lock}")
+    return ConfigError(f"cannot open config lock {lock}: {reason(error)}")
+
+
+def wait_for_lock(descriptor: int, lock: str, waiting: Waiting, *, writing: bool = False) -> None:
+    """Take a lock, exclusively for `writing`. Raises ConfigError when its holder outlasts us."""
+    seconds = WRITE_LOCK_SECONDS if writing else LOCK_SECONDS
+    operation = fcntl.LOCK_EX if writing else fcntl.LOCK_SH
+    give_up = waiting.clock() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if (left := give_up - waiting.clock()) <= 0:
+                kind = "write" if writing else "read"
+                raise ConfigError(f"timed out acquiring config {kind} lock after {seconds:g} seconds: {lock}") from None
+            waiting.sleep(min(LOCK_POLL_SECONDS, left))
+        else:
+            return
+
+
+def reason(error: OSError | ValueError) -> str:
+    """Say why the system refused."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return os.strerror(error.errno)
+    return str(error)
+
+
+def _read(path: str, *, explicit: bool, uid: int, lock: bool, waiting: Waiting) -> str:
+    with suppress(NotADirectoryError):  # the walk will say which component it was
+        os.lstat(path)  # nothing there: the directories above do not matter yet
+    directory, name = split_private(path)
+    with (
+        opened_parent(directory, conventional=not explicit, uid=uid) as (real, parent),
+        _shared_lock(real, parent, name, uid, waiting if lock else None),
+    ):
+        return read_file(path, parent, uid)
+
+
+def _trusted(
+    directory: str, *, conventional: bool, uid: int, look: Callable[[str], os.stat_result] = os.lstat
+) -> _Directory:
     """Walk to a directory by hand, checking each step before and after every link."""
     here = _Directory("/", os.lstat("/"))
     _require_trusted(here, uid)
@@ -135,7 +200,7 @@ def _trusted(directory: str, *, conventional: bool, uid: int) -> _Directory:
             here = _Directory(dirname(here.path), os.lstat(dirname(here.path)))
             continue
         path = join(here.path, step)
-        found = os.lstat(path)
+        found = look(path)
         if stat.S_ISLNK(found.st_mode):
             if found.st_uid not in (0, uid):
                 raise ConfigError(f"config parent must not contain a user-controlled symlink: {path}")
@@ -155,6 +220,35 @@ def _trusted(directory: str, *, conventional: bool, uid: int) -> _Directory:
     return here
 
 
+def _look_or_make(path: str) -> os.stat_result:
+    """Look at one step, after making it a directory of ours alone if nothing is there.
+
+    What lies above was checked before, so nobody else can put anything in its place.
+    """
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        above = os.open(dirname(path), _OPEN_DIRECTORY)
+    try:
+        _make(basename(path), above)
+        return os.stat(basename(path), dir_fd=above, follow_symlinks=False)
+    finally:
+        os.close(above)
+
+
+def _make(name: str, above: int) -> None:
+    try:
+        os.mkdir(name, stat.S_IRWXU, dir_fd=above)
+    except FileExistsError:  # another writer was faster
+        return
+    made = os.open(name, _OPEN_DIRECTORY, dir_fd=above)
+    try:
+        os.fchmod(made, stat.S_IRWXU)  # a umask may have taken some of it
+    finally:
+        os.close(made)
+    sync_directory(above)
+
+
 def _require_trusted(directory: _Directory, uid: int) -> None:
     if not stat.S_ISDIR(directory.found.st_mode):
         raise ConfigError(f"config parent component is not a directory: {directory.path}")
@@ -164,12 +258,14 @@ def _require_trusted(directory: _Directory, uid: int) -> None:
         raise ConfigError(f"config parent permissions are unsafe: {directory.path}")
 
 
-def _close_leaf_to_others(named: str, leaf: _Directory, uid: int) -> None:
+def _close_leaf_to_others(named: str, leaf: _Directory, uid: int, *, writing: bool) -> None:
     """Bring the conventional directory to 0700 if others could at most look into it."""
     unsafe = f"config parent leaf permissions are unsafe (expected 0700): {leaf.path}"
     if leaf.found.st_uid != uid:
         raise ConfigError(f"config parent leaf is not owned by the current user: {leaf.path}")
     if not leaf.found.st_mode & _OTHERS:
+        if writing and leaf.found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            raise ConfigError(unsafe)
         return
     # A link of our name may point anywhere; only a directory of our name is ours to close.
     if leaf.found.st_mode & _OTHERS_MAY_WRITE or basename(leaf.path) != basename(named):
@@ -208,30 +304,13 @@ def _shared_lock(
         yield
         return
     except OSError as error:
-        if error.errno == ELOOP:
-            raise ConfigError(f"config lock must not be a symlink: {lock}") from error
-        raise ConfigError(f"cannot open config lock {lock}: {_reason(error)}") from error
+        raise lock_refusal(lock, error) from error
     try:
-        _require_private(os.fstat(descriptor), "config lock", lock, uid)
-        _wait_for_shared(descriptor, lock, waiting)
+        require_private(os.fstat(descriptor), "config lock", lock, uid)
+        wait_for_lock(descriptor, lock, waiting)
         yield
     finally:
         os.close(descriptor)  # closing releases the lock
-
-
-def _wait_for_shared(descriptor: int, lock: str, waiting: Waiting) -> None:
-    give_up = waiting.clock() + LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if (left := give_up - waiting.clock()) <= 0:
-                raise ConfigError(
-                    f"timed out acquiring config read lock after {LOCK_SECONDS:g} seconds: {lock}"
-                ) from None
-            waiting.sleep(min(LOCK_POLL_SECONDS, left))
-        else:
-            return
 
 
 def _read_file(path: str, name: str, parent: int, uid: int) -> bytes:
@@ -244,7 +323,7 @@ def _read_file(path: str, name: str, parent: int, uid: int) -> bytes:
             raise ConfigError(f"user config must be a regular file: {path}") from error
         raise
     try:
-        _require_private(os.fstat(descriptor), "user config", path, uid)
+        require_private(os.fstat(descriptor), "user config", path, uid)
         data = _read_up_to(descriptor, MAX_BYTES + 1)
     finally:
         os.close(descriptor)
@@ -253,23 +332,8 @@ def _read_file(path: str, name: str, parent: int, uid: int) -> bytes:
     return data
 
 
-def _require_private(found: os.stat_result, what: str, path: str, uid: int) -> None:
-    if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{what} must be a regular file: {path}")
-    if found.st_uid != uid:
-        raise ConfigError(f"{what} is not owned by the current user: {path}")
-    if found.st_mode & _OTHERS:
-        raise ConfigError(f"{what} permissions are insecure (expected 0600): {path}")
-
-
 def _read_up_to(descriptor: int, limit: int) -> bytes:
     data = bytearray()
     while len(data) < limit and (chunk := os.read(descriptor, limit - len(data))):
         data += chunk
     return bytes(data)
-
-
-def _reason(error: OSError | ValueError) -> str:
-    if isinstance(error, OSError) and error.errno is not None:
-        return os.strerror(error.errno)
-    return str(error)

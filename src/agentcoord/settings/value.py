@@ -35,7 +35,7 @@ flags)`. For a doctor whose `selection.split_brain_file` is set: report in full,
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -152,12 +152,16 @@ def load(
         return Settings(command=command, role=role)
     reading = _Reading(os.geteuid() if uid is None else uid, waiting)
     file = None if flags.ignore_user_config else user_file(env)
-    saved = reading.saved(file, missing_ok=role is Role.SET)
+    text = reading.text(file, changing=role is Role.SET)
+    known: dict[str, str] = {}
+    saved: dict[str, str] = {}
+    if file is not None and text is not None:
+        known[file.path], saved = text, envfile.parse(text, file.path)
     policy, policy_source = _policy(env, saved, None if role is Role.SET else file, reading)
     return Settings(
         command=command,
         role=role,
-        selection=None if role is Role.SET else _select(env, saved, role, flags, stack_json, install_root),
+        selection=None if role is Role.SET else _select(env, saved, role, flags, stack_json, install_root, known),
         identity=_identity(env, saved),
         policy=policy,
         policy_source=policy_source,
@@ -237,13 +241,18 @@ class _Reading(Struct, frozen=True):
     uid: int
     waiting: Waiting | None
 
-    def saved(self, file: UserFile | None, *, missing_ok: bool) -> dict[str, str]:
+    def text(self, file: UserFile | None, *, changing: bool) -> str | None:
+        """Read the user file. Who is to change it waits later: it is read again then, under the writers' lock."""
         if file is None:
-            return {}
-        text = read_private(
-            file.path, explicit=file.explicit, uid=self.uid, missing_ok=missing_ok, waiting=self.waiting
+            return None
+        return read_private(
+            file.path,
+            explicit=file.explicit,
+            uid=self.uid,
+            missing_ok=changing,
+            lock=not changing,
+            waiting=self.waiting,
         )
-        return {} if text is None else envfile.parse(text, file.path)
 
     def legacy_policy(self, file: UserFile | None) -> str | None:
         path = None if file is None else file.legacy_policy
@@ -273,11 +282,20 @@ def _identity(env: Env, saved: Env) -> Identity:
     )
 
 
-def _select(env: Env, saved: Env, role: Role, flags: Flags, stack_json: bool, install_root: str | None) -> Selection:
+def _select(
+    env: Env,
+    saved: Env,
+    role: Role,
+    flags: Flags,
+    stack_json: bool,
+    install_root: str | None,
+    known: Mapping[str, str],  # what was read already, by path
+) -> Selection:
     try:
         selection = choose(role, flags, env, saved, install_root=_with_state(install_root))
         if not stack_json and concerned_by_split_brain(selection, role, flags, env, saved):
-            file = next((path for path in consumer_files(env) if envfile.configures_api_url(peek(path) or "")), None)
+            texts = ((path, known.get(path) or peek(path) or "") for path in consumer_files(env))
+            file = next((path for path, text in texts if envfile.configures_api_url(text)), None)
             selection = selection if file is None else guard(selection, role, file)
     except SelectionError as error:
         if stack_json:
