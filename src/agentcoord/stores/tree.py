@@ -178,14 +178,17 @@ class Tree:
                     below = os.open(part, _BELOW_FLAGS, dir_fd=directory)
                 except FileNotFoundError:
                     if not create:
-                        os.close(directory)
+                        done, directory = directory, -1
+                        os.close(done)
                         return None
                     make_directory(part, directory=directory)
                     below = os.open(part, _BELOW_FLAGS, dir_fd=directory)
-                os.close(directory)
-                directory = below
+                # Named anew before it is closed: a signal in between must not make the cleanup close it twice.
+                done, directory = directory, below
+                os.close(done)
         except BaseException:
-            os.close(directory)
+            if directory >= 0:
+                os.close(directory)
             raise
         return directory
 
