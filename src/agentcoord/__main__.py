@@ -37,6 +37,7 @@ def _run(argv: list[str]) -> int:
 
     from agentcoord.cli.output import Invocation, Terminal
     from agentcoord.cli.run import run, settle
+    from agentcoord.files import printable
 
     def now() -> datetime:
         return datetime.now(UTC)
@@ -59,7 +60,7 @@ def _run(argv: list[str]) -> int:
     )
     if output.stderr:
         lines = "".join(f"{line}\n" for line in output.stderr)
-        _write(2, lines.encode("utf-8", "surrogateescape").decode("utf-8", "replace").encode())
+        _write(2, printable(lines).encode())
     fault = None
     for chunk in output.answer:
         fault = fault or _write(1, chunk)

@@ -205,3 +205,8 @@ def cause_of(error: OSError) -> str:
     """Say in words why the system refused, to end a line that names the file."""
     said = os.strerror(error.errno) if error.errno else str(error)
     return said[:1].lower() + said[1:]
+
+
+def printable(text: str) -> str:
+    """Spell a path or an argument so that any output can carry it: U+FFFD stands for bytes that are not UTF-8."""
+    return text if text.isascii() else text.encode(errors="surrogateescape").decode(errors="replace")

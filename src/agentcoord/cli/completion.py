@@ -11,9 +11,9 @@ from msgspec import Struct, field
 
 from agentcoord.cli.commands import BY_COMMAND, COMMANDS
 from agentcoord.cli.completion_scripts import SCRIPTS
-from agentcoord.cli.options import BACKEND, BY_NAME, OPTIONS, SELECTORS, Option, options_of
+from agentcoord.cli.options import BACKEND, BY_NAME, OPTIONS, SELECTORS, Option, find_option, options_of
 from agentcoord.cli.output import Invocation
-from agentcoord.errors import CoordError
+from agentcoord.errors import CoordError, UsageError
 from agentcoord.protocol.batches import UNKNOWN, lanes_of
 from agentcoord.protocol.documents import is_document
 from agentcoord.protocol.events import LIFECYCLE, SIGNALS
@@ -287,12 +287,11 @@ def _understood(words: Sequence[str], known: Sequence[Option]) -> _Given:
 
 
 def _find(name: str, known: Sequence[Option]) -> Option | None:
-    """Find the option that a name or an unambiguous abbreviation means."""
-    exact = BY_NAME.get(name)
-    if exact is not None and exact in known:
-        return exact
-    matches = [option for option in known if name and option.name.startswith(name)]
-    return matches[0] if len(matches) == 1 else None
+    """Find the option a line means; None for what the grammar would refuse."""
+    try:
+        return find_option(name, known)
+    except UsageError:
+        return None
 
 
 _VOCABULARIES: Mapping[str, Sequence[str]] = {

@@ -5,6 +5,7 @@ from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.render.doctor import render_report, render_stack
 from agentcoord.cli.requests import DoctorRequest
 from agentcoord.errors import CoordError, Exit, StackUsageError
+from agentcoord.files import printable
 from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
 from agentcoord.operations.doctor.report import Backend, examine
 from agentcoord.operations.doctor.stack import examine_stack
@@ -17,8 +18,7 @@ from agentcoord.stores.opening import absolute, open_local, open_store
 def _backend(selection: Selection, cwd: str) -> Backend:
     root = None
     if selection.kind == "local" and selection.root is not None:
-        root = absolute(selection.root, cwd) if cwd else selection.root
-        root = root.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+        root = printable(absolute(selection.root, cwd) if cwd else selection.root)
     return Backend(
         kind=selection.kind,
         repo=selection.repo if selection.kind == "github" else None,

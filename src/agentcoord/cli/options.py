@@ -11,6 +11,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from agentcoord.errors import StackUsageError, UsageError
+from agentcoord.files import printable
 from agentcoord.protocol import events
 from agentcoord.protocol.statuses import CLOSED
 from agentcoord.settings.envfile import POLICIES
@@ -219,9 +220,11 @@ def _require_utf8(command: str, arguments: Sequence[str]) -> None:
 def _names_path(command: str, word: str) -> bool:
     if not word.startswith("--") or len(word) == len("--"):
         return False
-    matches = [option for option in options_of(command) if option.name.startswith(word[2:])]
-    exact = [option for option in matches if option.name == word[2:]] or matches
-    return len(exact) == 1 and exact[0].kind == "path"
+    try:
+        option = find_option(word[2:], options_of(command))
+    except UsageError:
+        return False
+    return option is not None and option.kind == "path"
 
 
 def _read(command: str, arguments: Sequence[str]) -> Words:
@@ -236,7 +239,7 @@ def _read(command: str, arguments: Sequence[str]) -> Words:
             return words
         elif word.startswith("--"):
             name, equals, value = word[2:].partition("=")
-            option = _find(name if _is_utf8(name) else _utf8(name), known)
+            option = find_option(name if _is_utf8(name) else _utf8(name), known)
             if option is None:
                 words.help = True
                 return words
@@ -248,8 +251,8 @@ def _read(command: str, arguments: Sequence[str]) -> Words:
     return words
 
 
-def _find(name: str, known: Sequence[Option]) -> Option | None:
-    """Find the option a name or abbreviation means; None for an abbreviation of `--help`."""
+def find_option(name: str, known: Sequence[Option]) -> Option | None:
+    """Find the option a name or abbreviation means; None for one of `--help`. Raises UsageError."""
     exact = [option for option in known if option.name == name]
     if exact:
         return exact[0]
@@ -316,5 +319,4 @@ def _is_utf8(value: str) -> bool:
 def _utf8(value: str) -> str:
     if _is_utf8(value):
         return value
-    shown = value.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    raise UsageError(f"command-line argument must be valid UTF-8: {shown}")
+    raise UsageError(f"command-line argument must be valid UTF-8: {printable(value)}")

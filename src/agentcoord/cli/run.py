@@ -13,6 +13,7 @@ from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.errors import CoordError, StackUsageError, StoreError, UsageError
+from agentcoord.files import printable
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.settings.selection import Flags, Selection, SelectionError
@@ -99,7 +100,7 @@ def _command_of(argv: list[str]) -> tuple[str, list[str]]:
         return ("config set" if rest[0] == "set" else "config"), rest[1:]
     if name == COMPLETE or (name in BY_COMMAND and name != "config set"):
         return name, rest
-    raise UsageError(f"unknown command: {name.encode('utf-8', 'surrogateescape').decode('utf-8', 'replace')}")
+    raise UsageError(f"unknown command: {printable(name)}")
 
 
 def _flags(words: Words) -> Flags:
@@ -340,8 +341,7 @@ async def _demo(rest: list[str], invocation: Invocation, output: Output) -> None
         output.say(command_help("demo"))
         return
     if rest:
-        shown = " ".join(rest).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-        raise UsageError(f"unexpected arguments: {shown}")
+        raise UsageError(f"unexpected arguments: {printable(' '.join(rest))}")
     import tempfile
 
     from agentcoord.operations.demo import walk

@@ -7,11 +7,11 @@ from hashlib import sha256
 from itertools import islice
 
 from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageError
-from agentcoord.files import LOCK_WAIT, cause_of, release_lock, remove_durably, replace_durably, take_lock
+from agentcoord.files import LOCK_WAIT, cause_of, printable, release_lock, remove_durably, replace_durably, take_lock
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
 from agentcoord.stores.base import Decode, Listing, Stored, Version
-from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load, printable
+from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load
 
 
 class LocalStore:

@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 
 from agentcoord.errors import Defect, StoreError, Unreadable
-from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory
+from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory, printable
 from agentcoord.protocol.paths import is_record
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
@@ -323,11 +323,6 @@ def _drained(fd: int, path: str, data: bytes) -> bytes:
             why = f"larger than {MAX_RECORD_BYTES >> 20} MiB"
             raise Unreadable(f"state unreadable: {why} at {path}", path=path, defect=Defect.MALFORMED)
     return b"".join(chunks)
-
-
-def printable(path: str) -> str:
-    """Spell a path so that any output can carry it, whatever bytes a file name has."""
-    return path if path.isascii() else path.encode(errors="surrogateescape").decode(errors="replace")
 
 
 def _require_utf8(path: str) -> None:
