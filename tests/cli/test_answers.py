@@ -6,6 +6,7 @@ read in the diff.
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -344,3 +345,30 @@ def records(line: Line) -> dict[str, Any]:
 def test_relative_paths_are_taken_from_the_callers_directory(line: Line) -> None:
     assert line("claim", "--agent-id", "a", *ITEM, "--state-root", "state").exit == 0
     assert list(records(line)) == ["state/claims/o/r/7.json"]
+
+
+@pytest.mark.parametrize("odd", ["a\n- acme/shop#1 active mallory", "\x1b[2J\x1b[H", "a\rb", "a\x9bK", "\x00"])
+def test_no_record_adds_a_line_or_moves_the_cursor(line: Line, odd: str) -> None:
+    line.local("claim", "--agent-id", odd, "--repo", "o/r", "--target", "7", "--branch", odd, "--batch-id", "b1")
+    line.local("record-event", "--batch-id", "b1", "--type", "note", "--message", odd)
+    line.lay("heartbeats/a.json", {"agent_id": odd, "status": odd, "target": odd})
+    line.lay("batches/b1.json", {"batch_id": "b1", "lanes": [{"name": odd, "owner": odd, "targets": [odd, odd]}]})
+    plain = {"\n"} | set(map(chr, range(32, 127)))
+    for argv in (["status"], ["status", "--batch-id", "b1"], ["batch-audit", "--batch-id", "b1"]):
+        shown = line.local(*argv).stdout.decode()
+        assert set(shown) <= plain
+        assert not any(text.startswith("- acme/shop#1") for text in shown.splitlines())
+    for argv in (
+        ["claim", "--agent-id", odd, "--repo", "o/r", "--target", "8"],
+        ["release", "--agent-id", odd, "--repo", "o/r", "--target", "8"],
+    ):
+        output = line.local(*argv)
+        assert (output.exit, output.stdout.count(b"\n")) == (0, 1)
+        assert set(output.stdout.decode()) <= plain
+
+
+def test_a_clock_at_the_end_of_time_still_claims(line: Line) -> None:
+    line.clock.instant = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
+    for _ in range(2):
+        assert line.local("claim", "--agent-id", "a", "--repo", "o/r", "--target", "7").exit == 0
+        assert line.local("release", "--agent-id", "a", "--repo", "o/r", "--target", "7").exit == 0

@@ -108,6 +108,7 @@ def test_words_that_mean_nothing_are_refused(command: str, words: list[str], fau
         ("0b101", 5),
         ("0B1_0", 2),
         ("9" * 30, int("9" * 30)),
+        ("0x" + "f" * 5000, None),
         ("08", None),
         ("0x", None),
         ("0b2", None),

@@ -9,7 +9,7 @@ from agentcoord.errors import Conflict, StoreError, UsageError
 from agentcoord.operations.claims import Released, ReleaseRequest, release
 from agentcoord.operations.closeout import Closed, record_closing
 from agentcoord.operations.context import Context
-from agentcoord.protocol.identity import Identity
+from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.stores.memory import MemoryStore
 from tests.operations.stage import CLAIM, FakeClock, FaultyStore, Stage, lane
 
@@ -322,18 +322,27 @@ def lost(path: str) -> StoreError:
     ("error", "landed"), [(lost, False), (lost, True), (Conflict, False)], ids=["failed", "unanswered", "conflict"]
 )
 @pytest.mark.parametrize("step", [1, 2, 3])
-@pytest.mark.parametrize("pause", [0, 90])
+@pytest.mark.parametrize("pause", [0, 90, -5], ids=["at once", "later", "clock set back"])
+@pytest.mark.parametrize("owner", ["a1", "a9"], ids=["by its owner", "by its claimant"])
+@pytest.mark.parametrize("identity", [M1, NOBODY], ids=["m1", "unknown machine"])
 async def test_a_closeout_interrupted_at_any_write_ends_the_same_when_run_again(
-    clock: FakeClock, command: str, error: Any, landed: bool, step: int, pause: int
+    clock: FakeClock,
+    command: str,
+    error: Any,
+    landed: bool,
+    step: int,
+    pause: int,
+    owner: str,
+    identity: Identity,
 ) -> None:
     async def prepared() -> Stage:
         stage = Stage(MemoryStore(), FakeClock())
-        stage.register(lane(), lane("qa", "a2", ("8",), terminal="done", closed_at="x"))
+        stage.register(lane(owner=owner), lane("qa", "a2", ("8",), terminal="done", closed_at="x"))
         await stage.claim("a1", batch_id="b1")
         return stage
 
     async def run(stage: Stage, store: Any) -> Released | Closed:
-        context = stage.context(store, identity=M1)
+        context = stage.context(store, identity=identity)
         return await (release(context, asked(terminal="done")) if command == "release" else closing(context))
 
     clean = await prepared()
@@ -359,6 +368,41 @@ async def test_a_closeout_interrupted_at_any_write_ends_the_same_when_run_again(
     assert _timeless(settled) == _timeless(await clean.records())
     if pause == 0:
         assert settled == await clean.records()
+
+
+@pytest.mark.parametrize("owner", ["a1", "a9"], ids=["by its owner", "by its claimant"])
+async def test_a_closeout_cut_off_before_its_claim_is_finished_by_repeating_it_whoever_holds_the_claim_now(
+    stage: Stage, clock: FakeClock, owner: str
+) -> None:
+    stage.register(lane(owner=owner))
+    await stage.claim("a1", batch_id="b1", ttl=60)
+    with pytest.raises(StoreError):
+        await release(stage.context(FaultyStore(stage.store, at=2, error=lost)), asked(terminal="done"))
+    clock.advance(seconds=60)
+    await stage.claim("a2", batch_id="b1")
+    with pytest.raises(UsageError, match="terminal closeout"):
+        await release(stage.context(), asked("a2", terminal="done"))
+    for other in ({"terminal": "abandoned"}, {"evidence_url": "https://x/1"}, {"agent_id": "a3"}):
+        with pytest.raises(UsageError, match="conflicting|does not match lane"):
+            await closing(stage.context(), **other)
+    finished = await closing(stage.context())
+    assert (finished.event_created, finished.batch_changed) == (False, True)
+    assert (await stage.record(BATCH))["status"] == "completed"
+    assert (await stage.record(CLAIM))["agent_id"] == "a2"
+
+
+async def test_a_closing_event_alone_admits_nobody(stage: Stage) -> None:
+    stage.register(lane())
+    stage.lay(
+        CLOSING,
+        {"schema_version": 2, "event_id": "lane_closed-87eba76e7f316453", "batch_id": "b1", "type": "lane_closed"}
+        | {"lane": "worker", "agent_id": "a2", "repo": "o/r", "target": "7", "terminal": "done"}
+        | {"workspace": "default", "closed_by": {"agent_id": "a2", "machine": "m1"}, "at": stage.stamp()},
+    )
+    before = await stage.records()
+    with pytest.raises(UsageError, match="agent does not match lane worker"):
+        await closing(stage.context(), agent_id="a2")
+    assert await stage.records() == before
 
 
 def _timeless(records: dict[str, Any]) -> dict[str, Any]:

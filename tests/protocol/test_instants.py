@@ -206,6 +206,8 @@ def test_a_time_to_come_stops_at_the_last_that_can_be_spelled(seconds: int, then
 
 def test_an_event_stamp() -> None:
     assert event_stamp(datetime(2026, 7, 8, 23, 55, 0, 123456, tzinfo=UTC)) == "20260708T235500.123456Z"
+    assert event_stamp(datetime(7, 1, 1, tzinfo=UTC)) == "00070101T000000.000000Z"
+    assert stamp(datetime(7, 1, 1, tzinfo=UTC)) == "0007-01-01T00:00:00Z"
 
 
 @given(instants, instants)

@@ -96,11 +96,15 @@ async def test_a_listing_passes_over_what_is_no_record(local: LocalStore, root: 
     assert [entry.path for entry in await listed(local, "heartbeats")] == [BEAT]
 
 
-async def test_dot_directories_count_under_attention_and_dot_files_never(local: LocalStore, root: Path) -> None:
-    lay(root, "attention/ws/.github/.github/a.json")
-    lay(root, "attention/ws/.github/.github/.a.json")
+async def test_dot_directories_count_where_repositories_name_them_and_dot_files_never(
+    local: LocalStore, root: Path
+) -> None:
+    for above in ("attention/ws/.github/.github", "claims/o/.github", "claims/.o/r", "archive/claims/o/.github"):
+        lay(root, f"{above}/a.json")
+        lay(root, f"{above}/.a.json")
+        assert f"{above}/a.json" in [entry.path for entry in await listed(local, above.partition("/")[0])]
+    assert len(await listed(local, "claims")) == 2
     lay(root, "events/.github/a.json")
-    assert [entry.path for entry in await listed(local, "attention")] == ["attention/ws/.github/.github/a.json"]
     assert await listed(local, "events") == []
 
 

@@ -138,11 +138,13 @@ async def test_a_prefix_is_a_directory_and_not_a_beginning(store: Store) -> None
     assert not (await store.list("claims")).filtered
 
 
-async def test_owners_may_begin_with_a_dot_under_attention(store: Store) -> None:
-    path = "attention/ws/.github/.github/a-1.json"
+@pytest.mark.parametrize(
+    "path", ["attention/ws/.github/.github/a-1.json", "claims/acme/.github/7.json", "claims/.acme/shop/7.json"]
+)
+async def test_owners_and_repositories_may_begin_with_a_dot(store: Store, path: str) -> None:
     await store.write(path, {}, version=None, note="")
-    assert await paths(store, "attention") == [path]
-    assert await paths(store, "attention/ws/.github/.github") == [path]
+    assert await paths(store, path.partition("/")[0]) == [path]
+    assert await paths(store, path.rpartition("/")[0]) == [path]
 
 
 @pytest.mark.parametrize("document", [None, True, 0, -1.5, "text", "", [], [1, [2]], {}])

@@ -303,6 +303,7 @@ def _integer(value: str, flag: str) -> int:
     try:
         octal = digits[0] == "0" and digits[1:2].isdigit()
         number = int(digits, 8 if octal else 0)
+        str(number)  # more digits than Python writes could be read here, in hexadecimal, and never be stored
     except ValueError:
         raise fault from None
     return -number if value.startswith("-") else number

@@ -53,7 +53,11 @@ class Output(Struct):
     exit: int = Exit.OK
 
     def say(self, text: str) -> None:
-        """Add a line for stdout."""
+        """Add a line for stdout; one line it stays, whatever a record put into it."""
+        self.page(one_line(text))
+
+    def page(self, text: str) -> None:
+        """Add lines of our own for stdout."""
         self.add(text.encode("utf-8", "surrogateescape"), b"\n")
 
     def add(self, *chunks: bytes) -> None:

@@ -61,7 +61,7 @@ async def run(invocation: Invocation) -> Output:
 async def _run(invocation: Invocation, output: Output) -> None:
     argv = list(invocation.argv)
     if not argv or argv[0] in _HELP:
-        output.say(main_help())
+        output.page(main_help())
         return
     command, rest = _command_of(argv)
     if command == COMPLETE:
@@ -75,7 +75,7 @@ async def _run(invocation: Invocation, output: Output) -> None:
     else:
         words = read_words(command, rest)
         if words.help:
-            output.say(command_help(command))
+            output.page(command_help(command))
             return
         usage.require_coherent(words)
         settings = _settings(words, invocation)
@@ -308,7 +308,7 @@ async def _bootstrap(words: Words, settings: Settings, invocation: Invocation, o
 async def _completion(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.completion import script
 
-    output.say(script(words.positionals[0]))
+    output.page(script(words.positionals[0]))
 
 
 async def _absent(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -338,7 +338,7 @@ _PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Awaitable
 async def _demo(rest: list[str], invocation: Invocation, output: Output) -> None:
     """Play the walkthrough on a store that is gone afterwards; no setting of any kind is read."""
     if rest[:1] in (["-h"], ["--help"]):
-        output.say(command_help("demo"))
+        output.page(command_help("demo"))
         return
     if rest:
         raise UsageError(f"unexpected arguments: {printable(' '.join(rest))}")
@@ -365,7 +365,7 @@ async def _stack(rest: list[str], invocation: Invocation, output: Output) -> Non
     try:
         words = read_words("doctor", rest)
         if words.help:
-            output.say(command_help("doctor"))
+            output.page(command_help("doctor"))
             return
         usage.require_coherent(words)
         require_stack(words)

@@ -14,6 +14,7 @@ from agentcoord.protocol.closeout import (
     apply_closing,
     build_closing_event,
     close_lane,
+    closing_event_id,
     closing_of,
     contradiction,
     require_payload,
@@ -21,7 +22,7 @@ from agentcoord.protocol.closeout import (
     resolve_lane,
     stranger,
 )
-from agentcoord.protocol.documents import Document
+from agentcoord.protocol.documents import Document, is_document
 from agentcoord.protocol.paths import (
     batch_path,
     claim_path,
@@ -84,19 +85,38 @@ async def close(context: Context, batch_id: str, payload: Document, *, claim: St
 async def _require_authority(
     context: Context, batch_id: str, batch: Mapping[str, Any], lane: Lane, payload: Document
 ) -> None:
+    """Let the lane's owner close it, and whoever its history admits and either its claim or its closing event names.
+
+    The closing event is there when this very closeout began before and was cut off. It was admitted
+    then; what it says of its writer (no known machine, a clock since set back) may not keep it from
+    being finished, nor may another agent that has the claim by now.
+    """
     agent_id = str(payload["agent_id"])
     if lane.owner == agent_id:
         return
-    found = await read_object(context.store, claim_path(payload["repo"], payload["target"]), "a claim")
-    expected = {"repo": payload["repo"], "target": payload["target"], "batch_id": batch_id, "agent_id": agent_id}
-    if found is None or any(found[0].get(field) != value for field, value in expected.items()):
-        raise stranger(lane)
+    begun_at = event_path(batch_id, closing_event_id(lane.name))
+    if not await _is_claimant(context, batch_id, payload):
+        begun = await context.store.read(begun_at)
+        if begun is None or not _repeats(begun.document, payload):
+            raise stranger(lane)
     listing = await context.store.list(events_prefix(batch_id))
-    events = [readable(entry).document for entry in listing.entries]
+    entries = [readable(entry) for entry in listing.entries]
     if listing.filtered:
         raise StoreError(f"event trail for {batch_id} is filtered by a scoped token")
+    events = [entry.document for entry in entries if not (entry.path == begun_at and _repeats(entry.document, payload))]
     if not admits(batch_id, batch, events, lane, agent_id):
         raise stranger(lane)
+
+
+def _repeats(event: object, payload: Document) -> bool:
+    return is_document(event) and closing_of(event).agrees(closing_of(payload), machine_counts=False)
+
+
+async def _is_claimant(context: Context, batch_id: str, payload: Document) -> bool:
+    found = await read_object(context.store, claim_path(payload["repo"], payload["target"]), "a claim")
+    expected = {"repo": payload["repo"], "target": payload["target"], "batch_id": batch_id}
+    expected["agent_id"] = payload["agent_id"]
+    return found is not None and all(found[0].get(field) == value for field, value in expected.items())
 
 
 async def _reserve(context: Context, batch_id: str, lane: Lane, payload: Document) -> tuple[Document, bool]:

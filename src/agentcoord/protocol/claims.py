@@ -5,7 +5,7 @@ conditional write to find out (spec: cli §3, §4; records §5).
 """
 
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 from hashlib import sha256
 from typing import Any, Literal
 
@@ -23,7 +23,11 @@ RELEASED = "released"
 HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
 """A heartbeat's liveness, or why there is none to go by."""
 
-"""How far ahead of now a stored acquisition is still followed: so many within a second stay distinct."""
+_LEAD = 60
+"""Seconds that an acquisition may lead its clock, to come after the one before it."""
+
+_FRESH = 60
+"""Seconds after an acquisition within which a renewal may be the repetition of it."""
 
 _FENCED = ("status", "repo", "target", "agent_id", "claimed_at", "generation", "instance_id")
 
@@ -140,7 +144,7 @@ def build_claim(
     since = decision.claimed_at if isinstance(decision, Renew) else ""
     document |= {
         "status": ACTIVE,
-        "claimed_at": since or stamp(acquired_at(stored, wanted, now)),
+        "claimed_at": since or stamp(acquired_at(stored, now)),
         "updated_at": stamp(now),
         "expires_at": stamp(later(now, wanted.ttl)),
     }
@@ -149,25 +153,35 @@ def build_claim(
     return document
 
 
-def acquired_at(stored: Mapping[str, Any] | None, wanted: Wanted, now: datetime) -> datetime:
-    """Choose the instant an acquisition is known by: now, or the next second for one like the one before.
+def acquired_at(stored: Mapping[str, Any] | None, now: datetime) -> datetime:
+    """Choose the instant an acquisition is known by: now, but later than the acquisition before it.
 
-    Records carry whole seconds. An agent that gives an item back and takes it again within one of them
-    would get the fence it had before; any other acquisition has another one anyway.
+    Records carry whole seconds, and clocks are set back. A work item that changes hands twice within a
+    second would give its first holder the fence of before, so each acquisition comes a second after the
+    one that the record shows. That one is not followed when it is more than a minute ahead: such a time
+    is somebody's error and would be handed on for ever.
     """
-    if stored is None or stored.get("agent_id") != wanted.agent_id:
+    last = parse(stored.get("claimed_at")) if stored is not None else None
+    this = whole(now)
+    if last is None or not this <= last < later(this, _LEAD):
         return now
-    if any(stored.get(field) != wanted.metadata.get(field) for field in ("generation", "instance_id")):
-        return now
-    # One second ahead and no more, whatever came before: a record should not lead its own clock. So a third
-    # acquisition within the second has the fence of the first again; an instance id keeps them all apart.
-    return whole(now) + timedelta(seconds=1) if parse(stored.get("claimed_at")) == whole(now) else now
+    return later(whole(last), 1)
+
+
+def is_fresh(claim: Mapping[str, Any], now: datetime) -> bool:
+    """Tell whether a claim was acquired within the last minute and not renewed since."""
+    acquired, updated = parse(claim.get("claimed_at")), parse(claim.get("updated_at"))
+    if acquired is None or updated is None or updated > acquired:
+        return False
+    return abs((now - updated).total_seconds()) < _FRESH
 
 
 def fence(claim: Mapping[str, Any]) -> str:
     """Name one acquisition by an opaque token, the same for as long as it is only renewed.
 
-    Once the item is released, or acquired anew, by another agent or instance or the same, there is another.
+    Once the item is released, or acquired anew, by another agent or instance or the same, there is
+    another. An instance or generation that comes back to a lease which never ended has the fence it had:
+    the record says the same again.
     """
     facts = [claim.get(name) for name in _FENCED]
     return sha256(canonical(facts)).hexdigest()[:32]

@@ -20,7 +20,7 @@ Exact = tuple[int, str]
 
 def stamp(instant: datetime) -> str:
     """Write an instant as records carry it: UTC, whole seconds."""
-    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return instant.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
 
 
 def whole(instant: datetime) -> datetime:
@@ -104,4 +104,5 @@ def is_rfc3339(value: object) -> bool:
 
 def event_stamp(instant: datetime) -> str:
     """Write the time-sortable first half of an event id, in microseconds."""
-    return instant.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    utc = instant.astimezone(UTC)
+    return f"{utc.year:04d}{utc:%m%dT%H%M%S.%fZ}"  # %Y writes early years with fewer digits

@@ -12,6 +12,8 @@ ARCHIVABLE = ("claims", "heartbeats", "batches", "events")
 RECORD_DEPTHS = {"claims": 4, "heartbeats": 2, "batches": 2, "events": 3, "attention": 5}
 """Segments of a record's path in each family, without the archive's own."""
 
+_BY_REPO = ("claims", "attention")
+
 ACTIVE_PATH_BYTES = 512
 ARCHIVE_PATH_BYTES = 520
 ACTIVE_RECORD_BYTES = 256 * 1024
@@ -60,6 +62,11 @@ def is_record(path: str) -> bool:
     """
     parts = path.removeprefix("archive/").split("/")
     return path.endswith(".json") and len(parts) == RECORD_DEPTHS.get(parts[0])
+
+
+def may_be_dotted(prefix: str) -> bool:
+    """Tell whether directories below a prefix may have a dot name: there are repositories called `.github`."""
+    return prefix.removeprefix("archive/").partition("/")[0] in (*_BY_REPO, "archive")
 
 
 def over_cap(path: str, size: int) -> str | None:

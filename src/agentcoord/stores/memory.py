@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from agentcoord.errors import Conflict, Defect, Unreadable
 from agentcoord.protocol.documents import decode, encode_pretty
-from agentcoord.protocol.paths import require_safe
+from agentcoord.protocol.paths import may_be_dotted, require_safe
 from agentcoord.stores.base import Decode, Listing, Stored, Version
 
 
@@ -76,7 +76,7 @@ def _is_listed(prefix: str, path: str) -> bool:
     *above, name = path[len(prefix) + 1 :].split("/")
     if name.startswith(".") or not name.endswith(".json"):
         return False
-    return prefix.partition("/")[0] == "attention" or not any(part.startswith(".") for part in above)
+    return may_be_dotted(prefix) or not any(part.startswith(".") for part in above)
 
 
 def _stored(path: str, data: bytes, decode: Decode = decode) -> Stored:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from agentcoord.errors import Defect, StoreError, Unreadable
 from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory, printable
-from agentcoord.protocol.paths import is_record
+from agentcoord.protocol.paths import is_record, may_be_dotted
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
 """Far above any record's own limit: a stray file below the root must not fill the memory."""
@@ -213,14 +213,15 @@ class Tree:
     def names_below(self, prefix: str) -> Sequence[str]:
         """Name every `*.json` file below a prefix, sorted; dot names are passed over.
 
-        Directories with a dot name count below `attention`, where owners may be called so. Raises
-        StoreError for a directory that cannot be read, and when a symlink or another kind of file is
-        where a directory or a record belongs: what it hides would silently be missing.
+        Directories with a dot name count where repositories name them, or their claims would be held by
+        nobody in sight. Raises StoreError for a directory that cannot be read, and when a symlink or
+        another kind of file is where a directory or a record belongs: what it hides would silently be
+        missing.
         """
         if not self.has_directory(prefix):
             return []
         base, names, pending = self.base, list[str](), [prefix]
-        dotted = prefix.partition("/")[0] == "attention"
+        dotted = may_be_dotted(prefix)
         while pending:
             directory = pending.pop()
             stem = directory + "/"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import cast
 
+from agentcoord.cli.output import one_line
 from agentcoord.operations.projection import Row
 from agentcoord.operations.status import Status
 from agentcoord.protocol.documents import pretty
@@ -56,7 +57,7 @@ def status_text(seen: Status) -> bytes:
         _section(lines, seen, "archive", map(_archive, seen.archive))
     if seen.degraded:
         lines += ["degraded", *(f"- {note}" for note in seen.degraded)]
-    return "".join(f"{line}\n" for line in lines).encode()
+    return "".join(f"{one_line(line)}\n" for line in lines).encode()
 
 
 def _section(lines: list[str], seen: Status, name: str, rows: Iterable[str]) -> None:
