@@ -32,7 +32,7 @@ def refused(line: Line, *argv: str, exit_: int = 1) -> str:
         (["config-set"], "unknown command: config-set"),
         (["--json"], "unknown command: --json"),
         ([""], "unknown command: "),
-        ([os.fsdecode(b"\xff")], "unknown command: �"),
+        ([os.fsdecode(b"\xff")], "command-line argument must be valid UTF-8: �"),
         (["config", "shew"], "unexpected arguments: shew"),
         (["config", "--json", "set"], "unexpected arguments: set"),
         (["claim", "a", "b"], "unexpected arguments: a b"),
@@ -263,3 +263,26 @@ def test_nothing_but_a_command_is_a_command(line: Line) -> None:
         output = line(word)
         assert (output.exit, output.stderr, output.stdout) == (1, [f"unknown command: {word}"], b"")
     assert line("help", "claim").stdout == line("help").stdout
+
+
+@pytest.mark.parametrize(
+    ("argv", "exit_", "said"),
+    [
+        (("\udcff",), 1, "command-line argument must be valid UTF-8: "),
+        (("demo", "\udcff"), 1, "command-line argument must be valid UTF-8: "),
+        (("demo", "x"), 1, "unexpected arguments: x"),
+        (("doctor", "--stack-json=1", "--state-root", "x"), 64, "--stack-json"),
+        (("doctor", "--state-root", "--stack-json"), 2, "state root does not exist"),
+    ],
+)
+def test_odd_arguments(line: Line, argv: tuple[str, ...], exit_: int, said: str) -> None:
+    output = line(*argv)
+    assert output.exit == exit_
+    assert any(said in text for text in output.stderr)
+    assert output.stdout == b""
+
+
+@pytest.mark.parametrize("rest", [("-h",), ("x", "--help"), ("--", "-h")])
+def test_help_of_the_demo(line: Line, rest: tuple[str, ...]) -> None:
+    output = line("demo", *rest)
+    assert (output.exit == 0) == (rest[0] != "--")

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from agentcoord.errors import Conflict, StoreError, Unreadable, UsageError
-from agentcoord.operations.claims import Claimed, Refused, ReleaseRequest, claim, release
+from agentcoord.operations.claims import Claimed, Refused, claim
 from agentcoord.protocol.claims import Refuse, Wanted
 from agentcoord.protocol.identity import Identity
-from tests.operations.stage import CLAIM, FakeClock, FaultyStore, Stage, lane
+from tests.operations.stage import CLAIM, FakeClock, FaultyStore, Stage
 from tests.stores.counting import CountingStore
 
 
@@ -184,67 +184,20 @@ async def test_naming_a_batch_for_the_first_time_is_no_change(stage: Stage) -> N
     assert await stage.events() == []
 
 
-# -- an acquisition that was cut off before its event
-
-
-@pytest.mark.parametrize("pause", [0, 59])
-async def test_a_claim_cut_off_before_its_event_is_announced_when_it_is_repeated(
-    stage: Stage, clock: FakeClock, pause: int
+@pytest.mark.parametrize("age", [0, 1, 3600])
+async def test_a_renewal_announces_nothing_even_where_the_acquisition_was_not_announced(
+    stage: Stage, clock: FakeClock, age: int
 ) -> None:
-    stage.register(lane(owner="a9"))
-    with pytest.raises(KeyboardInterrupt):
-        await claim(
-            stage.context(FaultyStore(stage.store, at=2, first=interrupted)),
-            Wanted(repo="o/r", target="7", agent_id="a1", ttl=600, batch_id="b1"),
-        )
-    assert await stage.events() == []
-    clock.advance(seconds=pause)
-    again = claimed(await stage.claim("a1", batch_id="b1"))
-    assert again.renewed
-    [event] = await stage.events(type_="claim.acquired")
-    assert (event["agent_id"], event["repo"], event["target"]) == ("a1", "o/r", "7")
-    await stage.claim("a1", batch_id="b1")
-    assert len(await stage.events()) == 1
-    done = ReleaseRequest(agent_id="a1", repo="o/r", target="7", terminal="done")
-    assert (await release(stage.context(identity=Identity(machine_id="m1")), done)).closed is not None
-
-
-async def interrupted() -> None:
-    raise KeyboardInterrupt
-
-
-async def test_a_repeated_claim_is_announced_once(stage: Stage) -> None:
-    for _ in range(3):
-        await stage.claim("a1", batch_id="b1")
-    assert len(await stage.events()) == 1
-
-
-@pytest.mark.parametrize(
-    ("age", "since"), [(60, 0), (30, 30), (30, 1)], ids=["a minute ago", "renewed since", "renewed a second after"]
-)
-async def test_a_renewal_later_on_announces_nothing(stage: Stage, clock: FakeClock, age: int, since: int) -> None:
-    first = claimed(await stage.claim("a1", batch_id="b1")).record
-    [event] = await stage.events()
-    await remove(stage, f"events/b1/{event['event_id']}.json")
-    stage.lay(CLAIM, first | {"updated_at": stage.stamp(seconds=since)})
+    stage.lay(CLAIM, claimed(await stage.claim("a1")).record | {"batch_id": "b1"})
     clock.advance(seconds=age)
     assert claimed(await stage.claim("a1", batch_id="b1")).renewed
     assert await stage.events() == []
 
 
-async def remove(stage: Stage, path: str) -> None:
-    stored = await stage.store.read(path)
-    assert stored is not None
-    await stage.store.delete(path, version=stored.version, note="")
-
-
-async def test_a_trail_that_cannot_be_looked_at_stops_no_renewal(stage: Stage) -> None:
-    await stage.claim("a1", batch_id="b1")
-    context = stage.context(FaultyStore(stage.store, unreadable="events/"))
-    again = await claim(context, Wanted(repo="o/r", target="7", agent_id="a1", ttl=600, batch_id="b1"))
-    assert claimed(again).renewed
-    assert len(await stage.events()) == 1
-    assert context.notices == []
+async def test_a_renewal_that_has_to_date_the_lease_anew_is_not_called_one(stage: Stage) -> None:
+    record = claimed(await stage.claim("a1")).record
+    stage.lay(CLAIM, {key: value for key, value in record.items() if key != "claimed_at"})
+    assert not claimed(await stage.claim("a1")).renewed
 
 
 async def test_two_acquisitions_within_a_second_have_two_fences(stage: Stage) -> None:

@@ -391,6 +391,12 @@ async def test_a_closeout_cut_off_before_its_claim_is_finished_by_repeating_it_w
     assert (await stage.record(CLAIM))["agent_id"] == "a2"
 
 
+async def test_a_lane_without_an_owner_is_not_owned_by_who_is_called_unknown(stage: Stage) -> None:
+    stage.register({"name": "worker", "targets": ["7"]})
+    with pytest.raises(UsageError, match="agent does not match lane worker"):
+        await closing(stage.context(), agent_id="UNKNOWN")
+
+
 async def test_a_closing_event_alone_admits_nobody(stage: Stage) -> None:
     stage.register(lane())
     stage.lay(

@@ -43,7 +43,7 @@ def claim(agent_id: str | None = "a1", target: str | None = "7", **more: Any) ->
         ),
         ({"batch_id": "a/b"}, "invalid batch-id: a/b"),
         ({"batch_id": ""}, "invalid batch-id: "),
-        ({"repo": "", "target": ""}, "invalid target repo: "),
+        ({"repo": "o", "target": "7"}, "invalid target repo: o"),
         ({"repo": "o/r", "target": "a/b"}, "invalid target: a/b"),
     ],
 )
@@ -366,3 +366,19 @@ async def test_no_value_of_any_type_in_any_field_brings_it_down(stage: Stage, va
     await at(stage, "7")
     for batch_id in ("b1", "b2"):
         await look(stage, batch_id=batch_id)
+
+
+async def test_a_heartbeat_of_unknown_says_nothing_of_a_lane_without_an_owner(stage: Stage) -> None:
+    stage.register({"name": "worker", "targets": ["7"], "status": "blocked"})
+    await stage.beat("UNKNOWN", status="done")
+    for request in (StatusRequest(), StatusRequest(batch_id="b1")):
+        [row] = (await status(stage.context(), request)).batches[0]["lanes"]
+        assert (row["status"], row["liveness"]) == ("blocked", "no-heartbeat")
+
+
+@pytest.mark.parametrize(
+    ("repo", "target", "missing"), [("o/r", "", "target"), ("", "7", "repo"), ("", "", "repo"), ("o/r", None, "target")]
+)
+async def test_half_a_work_item_is_none(stage: Stage, repo: str, target: str | None, missing: str) -> None:
+    with pytest.raises(UsageError, match=f"missing required --{missing}"):
+        await status(stage.context(), StatusRequest(repo=repo, target=target))

@@ -19,6 +19,7 @@ from agentcoord.protocol.batches import (
     split_ref,
 )
 from agentcoord.protocol.instants import stamp
+from agentcoord.protocol.paths import is_segment
 from tests.protocol.strategies import NOW, Json, readable, records, values
 
 LANE: Json = {"name": "w", "owner": "a1", "targets": ["7"]}
@@ -77,6 +78,9 @@ FAULTS: list[tuple[Any, str | None, str]] = [
     (lane(depends_on="w"), None, "batch lane w has invalid dependency ref: w"),
     (lane(depends_on=["b1:w", "b1:"]), None, "batch lane w has invalid dependency ref: b1:"),
     (lane(depends_on=[":w"]), None, "batch lane w has invalid dependency ref: :w"),
+    (lane(depends_on=""), None, "batch lane w has invalid dependency ref: "),
+    (lane(depends_on=["b1:w", None]), None, "batch lane w has invalid dependency ref: "),
+    (lane(targets=[{"a": 1}]), None, 'invalid lane target: {"a":1}'),
     (lane(depends_on=["b/1:w"]), None, "batch lane w has invalid dependency ref: b/1:w"),
     (MANIFEST | {"lanes": [LANE, LANE | {"owner": "a2"}]}, None, "batch lane w is duplicated"),
     (MANIFEST | {"lanes": [LANE, {"id": "w", "owner": "a2", "target": 8}]}, None, "batch lane w is duplicated"),
@@ -168,7 +172,13 @@ def test_whatever_a_manifest_holds_it_is_accepted_or_refused(value: object, opti
     except CoordError as error:
         assert str(error)  # noqa: PT017 - a manifest that is accepted is as good
     else:
-        assert lanes_of(accepted)
+        for lane in lanes_of(accepted):
+            assert not lane.malformed
+            assert ":" not in lane.name
+            assert is_segment(lane.owner)
+            assert lane.targets
+            assert all(map(is_segment, lane.targets))
+            assert all(split_ref(ref) is not None for ref in lane.depends_on)
 
 
 @pytest.mark.parametrize(

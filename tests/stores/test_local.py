@@ -104,8 +104,17 @@ async def test_dot_directories_count_where_repositories_name_them_and_dot_files_
         lay(root, f"{above}/.a.json")
         assert f"{above}/a.json" in [entry.path for entry in await listed(local, above.partition("/")[0])]
     assert len(await listed(local, "claims")) == 2
-    lay(root, "events/.github/a.json")
-    assert await listed(local, "events") == []
+    for nowhere in ("events/.github", "claims/o/r/.hidden", "attention/.ws/o/r", "archive/.claims/o/r"):
+        lay(root, f"{nowhere}/a.json")
+        assert f"{nowhere}/a.json" not in [entry.path for entry in await listed(local, nowhere.partition("/")[0])]
+
+
+@pytest.mark.parametrize("family", ["claims", "heartbeats", "archive"])
+async def test_a_dot_name_that_is_no_directory_hides_nothing(local: LocalStore, root: Path, family: str) -> None:
+    lay(root, f"{family}/o/r/7.json")
+    (root / family / ".lock").symlink_to("nowhere")
+    (root / family / "o" / ".#7.json").symlink_to("user@host.1:2")
+    assert [entry.path for entry in await listed(local, family)] == [f"{family}/o/r/7.json"]
 
 
 async def test_contents_are_read_as_the_listing_is_walked(local: LocalStore, root: Path) -> None:

@@ -34,8 +34,6 @@ _TYPES: dict[str, Any] = {"integer": int, "flag": bool, "several": list[str]}
 def request_of(words: Words) -> Any:
     """Give the request that a command's words stand for. Raises UsageError."""
     name = words.command
-    if name not in _BUILDERS:
-        return requests.plain(words)
     arguments: list[str] = []
     for option in BY_COMMAND[name].options:
         if option.field in words.values:

@@ -201,9 +201,18 @@ def read_words(command: str, arguments: Sequence[str]) -> Words:
 
 def asks_for_stack(arguments: Sequence[str]) -> bool:
     """Tell whether `--stack-json` stands among the arguments, abbreviated or not, whatever else is wrong."""
-    stack = "--stack-json"
-    plain = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    return any(len(word) > len("--sta") and stack.startswith(word) for word in plain)
+    stack, value = "--stack-json", False
+    for word in arguments:
+        if value:
+            value = False
+        elif word == "--":
+            return False
+        else:
+            name, equals, _ = word.partition("=")
+            if len(name) > len("--sta") and stack.startswith(name):
+                return True
+            value = not equals and _takes_value("doctor", name)
+    return False
 
 
 def _require_utf8(command: str, arguments: Sequence[str]) -> None:
@@ -217,14 +226,23 @@ def _require_utf8(command: str, arguments: Sequence[str]) -> None:
         before = word
 
 
-def _names_path(command: str, word: str) -> bool:
-    if not word.startswith("--") or len(word) == len("--"):
-        return False
+def _meant(command: str, word: str) -> Option | None:
+    if not word.startswith("--") or len(word) == len("--") or not _is_utf8(word):
+        return None
     try:
-        option = find_option(word[2:], options_of(command))
+        return find_option(word[2:], options_of(command))
     except UsageError:
-        return False
+        return None
+
+
+def _names_path(command: str, word: str) -> bool:
+    option = _meant(command, word)
     return option is not None and option.kind == "path"
+
+
+def _takes_value(command: str, word: str) -> bool:
+    option = _meant(command, word)
+    return option is not None and option.kind != "flag"
 
 
 def _read(command: str, arguments: Sequence[str]) -> Words:
@@ -315,6 +333,12 @@ def _is_utf8(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def require_utf8(arguments: Sequence[str]) -> None:
+    """Refuse arguments that are not text. Raises UsageError."""
+    for word in arguments:
+        _utf8(word)
 
 
 def _utf8(value: str) -> str:

@@ -62,10 +62,6 @@ class SaveRequest(Struct, frozen=True):
     policy: str | None = None
 
 
-class PlainRequest(Struct, frozen=True):
-    """A command that its name says everything about."""
-
-
 def _given(words: Words, options: tuple[Option, ...]) -> Document:
     return {option.field: words.values[option.field] for option in options if option.field in words.values}
 
@@ -193,8 +189,3 @@ def config_set(words: Words) -> SaveRequest:
         machine_id=words.text("machine_id"),
         policy=words.text("policy"),
     )
-
-
-def plain(_: Words) -> PlainRequest:
-    """Ask for what needs no options."""
-    return PlainRequest()

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from agentcoord.cli import usage
 from agentcoord.cli.commands import BY_COMMAND
 from agentcoord.cli.help import command_help, main_help
-from agentcoord.cli.options import Words, asks_for_stack, read_words
+from agentcoord.cli.options import Words, asks_for_stack, read_words, require_utf8
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.errors import CoordError, StackUsageError, StoreError, UsageError
-from agentcoord.files import printable
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.settings.selection import Flags, Selection, SelectionError
@@ -100,7 +99,8 @@ def _command_of(argv: list[str]) -> tuple[str, list[str]]:
         return ("config set" if rest[0] == "set" else "config"), rest[1:]
     if name == COMPLETE or (name in BY_COMMAND and name != "config set"):
         return name, rest
-    raise UsageError(f"unknown command: {printable(name)}")
+    require_utf8([name])
+    raise UsageError(f"unknown command: {name}")
 
 
 def _flags(words: Words) -> Flags:
@@ -337,11 +337,13 @@ _PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Awaitable
 
 async def _demo(rest: list[str], invocation: Invocation, output: Output) -> None:
     """Play the walkthrough on a store that is gone afterwards; no setting of any kind is read."""
-    if rest[:1] in (["-h"], ["--help"]):
+    require_utf8(rest)
+    stream = rest[: rest.index("--")] if "--" in rest else rest
+    if "-h" in stream or "--help" in stream:
         output.page(command_help("demo"))
         return
     if rest:
-        raise UsageError(f"unexpected arguments: {printable(' '.join(rest))}")
+        raise UsageError(f"unexpected arguments: {' '.join(rest)}")
     import tempfile
 
     from agentcoord.operations.demo import walk

@@ -1,10 +1,8 @@
 """Taking, renewing and giving back a lease (spec: cli §3, §4)."""
 
-from datetime import datetime
-
 from msgspec import Struct
 
-from agentcoord.errors import Conflict, CoordError, Defect, Unreadable, UsageError
+from agentcoord.errors import Conflict, Defect, Unreadable, UsageError
 from agentcoord.operations.closeout import Closed, close
 from agentcoord.operations.context import Context, contention, read_object
 from agentcoord.operations.events import emit
@@ -22,20 +20,11 @@ from agentcoord.protocol.claims import (
     fence,
     holder_of,
     holder_state,
-    is_fresh,
 )
 from agentcoord.protocol.closeout import DEFAULT_WORKSPACE, closed_by, require_payload, require_terminal
-from agentcoord.protocol.documents import Document, is_document, text
+from agentcoord.protocol.documents import Document, text
 from agentcoord.protocol.events import ACQUIRED, RELEASED, said_of_claim
-from agentcoord.protocol.paths import (
-    claim_path,
-    events_prefix,
-    heartbeat_path,
-    is_segment,
-    require_repo,
-    require_segment,
-)
-from agentcoord.stores.base import Stored
+from agentcoord.protocol.paths import claim_path, heartbeat_path, is_segment, require_repo, require_segment
 
 
 class Claimed(Struct, frozen=True):
@@ -105,35 +94,14 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
     except Conflict as error:
         raise contention(f"claim write contention for {item}", error) from error
     routine = isinstance(decision, Renew) and decision.routine
-    if text(record, "batch_id") and not (routine and await _is_announced(context, stored, record, now)):
+    if not routine and text(record, "batch_id"):
         await emit(context, *said_of_claim(record, ACQUIRED))
     return Claimed(
         record=record,
         fence=fence(record),
-        renewed=routine,
+        renewed=routine and stored is not None and fence(stored) == fence(record),
         taken_over_from=decision.holder if isinstance(decision, TakeOver) else None,
     )
-
-
-async def _is_announced(context: Context, stored: Document | None, record: Document, now: datetime) -> bool:
-    """Tell whether the trail knows of an acquisition that is now renewed, or is not to hear of it now.
-
-    A claim that is killed between its record and its event is repeated and finds a lease of its own. So the
-    first renewal, if it follows at once, looks whether the event is there. No later one does: it would
-    cost every renewal a listing, and announce what another program kept to itself.
-    """
-    if stored is None or stored.get("batch_id") != record["batch_id"] or not is_fresh(stored, now):
-        return True
-    said = {field: record[field] for field in ("agent_id", "repo", "target")} | {"type": ACQUIRED}
-    try:
-        listing = await context.store.list(events_prefix(record["batch_id"]))
-        return listing.filtered or any(
-            is_document(entry.document) and said.items() <= entry.document.items()
-            for entry in listing.entries
-            if isinstance(entry, Stored)
-        )
-    except CoordError:
-        return True  # best effort, as the event itself is
 
 
 _INVALID = object()

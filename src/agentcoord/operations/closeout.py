@@ -8,7 +8,7 @@ from msgspec import Struct
 from agentcoord.errors import Conflict, StoreError, UsageError
 from agentcoord.operations.context import Context, read_object, readable
 from agentcoord.protocol.audit import admits
-from agentcoord.protocol.batches import Lane
+from agentcoord.protocol.batches import UNKNOWN, Lane
 from agentcoord.protocol.claims import RELEASED
 from agentcoord.protocol.closeout import (
     apply_closing,
@@ -92,7 +92,7 @@ async def _require_authority(
     being finished, nor may another agent that has the claim by now.
     """
     agent_id = str(payload["agent_id"])
-    if lane.owner == agent_id:
+    if lane.owner == agent_id != UNKNOWN:
         return
     begun_at = event_path(batch_id, closing_event_id(lane.name))
     if not await _is_claimant(context, batch_id, payload):

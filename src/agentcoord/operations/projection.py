@@ -189,12 +189,12 @@ class Beats:
 
     def status_of(self, agent_id: str) -> object:
         """Give the status an agent last reported, if its heartbeat was had."""
-        row = self._rows.get(agent_id)
+        row = None if agent_id == UNKNOWN else self._rows.get(agent_id)
         return None if row is None or row["status"] == "unknown" else row["status"]
 
     def liveness_of(self, agent_id: str) -> str:
         """Say whether a lane's owner is there, or why nobody can tell."""
-        row = self._rows.get(agent_id)
+        row = None if agent_id == UNKNOWN else self._rows.get(agent_id)
         if row is not None:
             return str(row["liveness"])
         if agent_id in self.unreadable:

@@ -84,8 +84,9 @@ def require_scope(request: StatusRequest) -> None:
     scoped = any(value is not None for value in (request.repo, request.target, request.batch_id))
     if request.include_archived and scoped:
         raise UsageError("--include-archived is only valid for unscoped status")
-    if (request.repo is None) != (request.target is None):
-        raise UsageError(f"missing required --{'target' if request.target is None else 'repo'}")
+    item = (request.repo, request.target)
+    if item != (None, None) and not all(item):
+        raise UsageError(f"missing required --{'target' if request.repo else 'repo'}")
 
 
 async def status(context: Context, request: StatusRequest) -> Status:

@@ -11,7 +11,7 @@ from typing import Any, cast
 from msgspec import Struct
 
 from agentcoord.errors import UsageError
-from agentcoord.protocol.documents import Document, is_document
+from agentcoord.protocol.documents import Document, encode, is_document
 from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.paths import is_segment, require_repo, require_segment
 from agentcoord.protocol.records import SCHEMA_VERSION, SYNTHETIC
@@ -32,9 +32,7 @@ class Lane(Struct, frozen=True):
 
 def spelled(value: object) -> str:
     """Write a scalar from a manifest as the text it stands for."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+    return value if isinstance(value, str) else encode(value).decode()
 
 
 def _several(value: object) -> tuple[str, ...]:
@@ -67,7 +65,7 @@ def require_manifest(value: object, batch_id_option: str | None) -> Document:
     if not is_document(value):
         raise UsageError("batch manifest must be a JSON object")
     stated = value.get("batch_id")
-    named = None if stated is None or stated == "" else spelled(stated)
+    named = None if stated in (None, "", False) else spelled(stated)
     if named is not None and batch_id_option and named != batch_id_option:
         raise UsageError("--batch-id does not match batch manifest batch_id")
     batch_id = named or batch_id_option
@@ -111,7 +109,9 @@ def _require_lane(value: object, number: int) -> str:
         raise UsageError(f"batch lane {name} missing targets")
     for target in lane.targets:
         require_segment(target, "lane target")
-    for ref in _several(value.get("depends_on")):
+    refs = value.get("depends_on")
+    for stated in cast("list[object]", refs) if isinstance(refs, list) else [] if refs is None else [refs]:
+        ref = "" if stated is None else spelled(stated)
         if split_ref(ref) is None:
             raise UsageError(f"batch lane {name} has invalid dependency ref: {ref}")
     return name

@@ -26,9 +26,6 @@ HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
 _LEAD = 60
 """Seconds that an acquisition may lead its clock, to come after the one before it."""
 
-_FRESH = 60
-"""Seconds after an acquisition within which a renewal may be the repetition of it."""
-
 _FENCED = ("status", "repo", "target", "agent_id", "claimed_at", "generation", "instance_id")
 
 
@@ -39,7 +36,7 @@ class Acquire(Struct, frozen=True):
 class Renew(Struct, frozen=True):
     """It is the caller's own lease, for the same work as before.
 
-    `routine` is True when nothing but the times changes: such a renewal leaves no event.
+    `routine` is True unless the generation or instance changes: only then does a renewal leave an event.
     """
 
     claimed_at: str
@@ -166,14 +163,6 @@ def acquired_at(stored: Mapping[str, Any] | None, now: datetime) -> datetime:
     if last is None or not this <= last < later(this, _LEAD):
         return now
     return later(whole(last), 1)
-
-
-def is_fresh(claim: Mapping[str, Any], now: datetime) -> bool:
-    """Tell whether a claim was acquired within the last minute and not renewed since."""
-    acquired, updated = parse(claim.get("claimed_at")), parse(claim.get("updated_at"))
-    if acquired is None or updated is None or updated > acquired:
-        return False
-    return abs((now - updated).total_seconds()) < _FRESH
 
 
 def fence(claim: Mapping[str, Any]) -> str:

@@ -12,7 +12,8 @@ ARCHIVABLE = ("claims", "heartbeats", "batches", "events")
 RECORD_DEPTHS = {"claims": 4, "heartbeats": 2, "batches": 2, "events": 3, "attention": 5}
 """Segments of a record's path in each family, without the archive's own."""
 
-_BY_REPO = ("claims", "attention")
+_REPO_AT = {"claims": (1, 2), "attention": (2, 3)}
+"""Where owner and repository stand in a path of the families that are kept by repository."""
 
 ACTIVE_PATH_BYTES = 512
 ARCHIVE_PATH_BYTES = 520
@@ -64,9 +65,10 @@ def is_record(path: str) -> bool:
     return path.endswith(".json") and len(parts) == RECORD_DEPTHS.get(parts[0])
 
 
-def may_be_dotted(prefix: str) -> bool:
-    """Tell whether directories below a prefix may have a dot name: there are repositories called `.github`."""
-    return prefix.removeprefix("archive/").partition("/")[0] in (*_BY_REPO, "archive")
+def may_be_dotted(path: str) -> bool:
+    """Tell whether a directory may have a dot name: owners and repositories such as `.github` may."""
+    parts = path.removeprefix("archive/").split("/")
+    return len(parts) - 1 in _REPO_AT.get(parts[0], ())
 
 
 def over_cap(path: str, size: int) -> str | None:

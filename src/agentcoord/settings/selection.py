@@ -57,12 +57,10 @@ ROLES: Mapping[str, Role] = {
     "doctor": Role.DOCTOR,
     "gc": Role.MAINTAIN,
     "config": Role.SHOW,
-    "config show": Role.SHOW,
     "config set": Role.SET,
     "version": Role.INDEPENDENT,
     "bootstrap": Role.INDEPENDENT,
     "demo": Role.INDEPENDENT,
-    "help": Role.INDEPENDENT,
     "completion": Role.INDEPENDENT,
 }
 

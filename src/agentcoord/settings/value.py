@@ -5,7 +5,7 @@ Public surface, for whoever runs a command:
     flags = Flags(state_root=…, api_url=…, backend=…, ref=…, ignore_user_config=…)   # None: not given
     settings = load(
         env,                        # explicit mapping, never os.environ itself in a daemon
-        command="status",           # "config show" and "config set" with a blank; see selection.ROLES
+        command="status",           # "config set" with a blank; see selection.ROLES
         flags=flags,
         argv_selectors=["--state-root"],   # selector options in order of appearance, repeats kept
         stack_json=False,           # doctor --stack-json: usage errors exit 64, nothing is said
@@ -19,7 +19,6 @@ Public surface, for whoever runs a command:
                             split_brain_file
     settings.selected       the same, for commands that always have one
     settings.identity       protocol Identity: machine_id, session_id, session_source (None when unset)
-    settings.session_source "agent_coord_session_id" | "codex_thread_id" | "unset"
     settings.policy, settings.policy_source
     settings.user_file      UserFile(path, explicit) | None, where `config set` writes
     settings.saved_url      the URL in the user file as it was read, for `config set`
@@ -112,11 +111,6 @@ class Settings(Discreet, frozen=True, kw_only=True):
         if self.selection is None:
             raise LookupError(f"{self.command} selects no backend")
         return self.selection
-
-    @property
-    def session_source(self) -> str:
-        """Where the session id came from, or `unset` (spec: cli §14.1)."""
-        return self.identity.session_source or "unset"
 
     def coordination(self) -> dict[str, Any]:
         """Give the `coordination` object; whether the backend answers is not asked (spec: cli §13)."""

@@ -76,7 +76,9 @@ def _is_listed(prefix: str, path: str) -> bool:
     *above, name = path[len(prefix) + 1 :].split("/")
     if name.startswith(".") or not name.endswith(".json"):
         return False
-    return may_be_dotted(prefix) or not any(part.startswith(".") for part in above)
+    return all(
+        may_be_dotted("/".join((prefix, *above[:depth]))) for depth, part in enumerate(above, 1) if part.startswith(".")
+    )
 
 
 def _stored(path: str, data: bytes, decode: Decode = decode) -> Stored:

@@ -221,7 +221,6 @@ class Tree:
         if not self.has_directory(prefix):
             return []
         base, names, pending = self.base, list[str](), [prefix]
-        dotted = may_be_dotted(prefix)
         while pending:
             directory = pending.pop()
             stem = directory + "/"
@@ -233,7 +232,10 @@ class Tree:
                         if entry.is_file(follow_symlinks=False):  # from the directory entry: no call per file
                             if name.endswith(".json") and not name.startswith("."):
                                 names.append(stem + name)
-                        elif (dotted or not name.startswith(".")) and self._is_directory(stem + name, entry):
+                        elif name.startswith("."):
+                            if may_be_dotted(stem + name) and entry.is_dir(follow_symlinks=False):
+                                pending.append(stem + name)
+                        elif self._is_directory(stem + name, entry):
                             pending.append(stem + name)
             except FileNotFoundError:
                 continue
@@ -248,9 +250,8 @@ class Tree:
             raise StoreError(f"state layout invalid: {printable(path)} is a symlink")
         if entry.is_dir(follow_symlinks=False) and not is_record(path):
             return True
-        hidden = entry.name.startswith(".") or not entry.name.endswith(".json")
         # Where the file system does not tell kinds in its directories, a name just removed has none.
-        if hidden or not os.path.lexists(self.base + path):
+        if not entry.name.endswith(".json") or not os.path.lexists(self.base + path):
             return False
         raise StoreError(f"state layout invalid: {printable(path)} is not a regular file")
 
