@@ -48,7 +48,7 @@ COMPILE := $(UV) pip compile --quiet --no-config --upgrade --universal --python-
 
 lock: $(UV)
 	$(COMPILE) requirements/pip.in --output-file requirements/pip.txt
-	$(COMPILE) pyproject.toml --group dev --output-file requirements/dev.txt
+	$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
 	$(COMPILE) pyproject.toml --group build --constraint requirements/dev.txt --output-file requirements/run.txt
 
 clean:

@@ -1,18 +1,60 @@
-"""`agentcoordd`: says that there is no daemon in this release yet, so that nobody waits for one."""
+"""`agentcoordd`: the processes that run for long, and the tokens of the machines that call them."""
 
 import sys
+from collections.abc import Callable, Sequence
 
-from agentcoord.errors import Exit
+from agentcoord.errors import CoordError, Exit, StoreError, UsageError
 from agentcoord.version import VERSION
+
+_HELP = """\
+Usage: agentcoordd <command> [options]
+
+Commands:
+  server   Serve state over HTTP from a database
+  token    Add, rotate, revoke or list the tokens of machines
+  run      The daemon of this machine (not part of this release)
+
+agentcoordd server --help and agentcoordd token --help say more.
+"""
 
 
 def main() -> int:
-    """Answer `--version`; refuse everything else in one line."""
-    if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(f"agentcoordd {VERSION}\n")
+    """Run one command and give its exit status; every fault is one line on stderr."""
+    argv = sys.argv[1:]
+    try:
+        return _run(argv)
+    except CoordError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit
+    except KeyboardInterrupt:
+        return Exit.INTERRUPTED
+
+
+def _run(argv: Sequence[str]) -> int:
+    if argv[:1] in ([], ["help"], ["-h"], ["--help"]):
+        sys.stdout.write(_HELP)
         return Exit.OK
-    sys.stderr.write("agentcoordd: the daemon is not part of this release yet; agent-coord works without it\n")
-    return Exit.UNKNOWN
+    command, rest = argv[0], argv[1:]
+    match command:
+        case "--version" | "version":
+            sys.stdout.write(f"agentcoordd {VERSION}\n")
+            return Exit.OK
+        case "server" | "token":
+            return _server_command(command)(rest)
+        case "run":
+            raise StoreError("the daemon is not part of this release yet; agent-coord works without it")
+        case _:
+            raise UsageError(f"unknown command: {command}; see agentcoordd --help")
+
+
+def _server_command(name: str) -> Callable[[Sequence[str]], int]:
+    try:
+        from agentcoordd.server import commands
+    except ImportError as error:
+        raise StoreError(
+            f"agentcoordd {name} needs {error.name}, which the extra brings: pip install 'agent-coord[server]'"
+        ) from error
+    return {"server": commands.server, "token": commands.token}[name]
 
 
 if __name__ == "__main__":

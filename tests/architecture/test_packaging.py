@@ -36,7 +36,7 @@ def test_a_console_script_is_installed_and_can_be_loaded(command: str) -> None:
 
 
 def test_the_daemon_says_that_it_is_not_there_yet() -> None:
-    ran = subprocess.run([sys.executable, "-m", "agentcoordd"], capture_output=True, text=True, check=False)
+    ran = subprocess.run([sys.executable, "-m", "agentcoordd", "run"], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.count("\n") == 1
     assert "not part of this release" in ran.stderr

@@ -1,0 +1,168 @@
+"""What a request says, read strictly: route and path, query, conditions and body (spec: http §1 to §6)."""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import parse_qsl
+
+import anyio
+from msgspec import Struct
+
+from agentcoord.protocol.documents import decode, encode, is_document
+from agentcoord.protocol.paths import ACTIVE_RECORD_BYTES, ARCHIVE_RECORD_BYTES
+from agentcoord.protocol.scopes import is_directory_prefix, is_record_path
+from agentcoordd.server.answers import Receive, Refusal, Scope
+
+BODY_SECONDS = 30.0
+"""How long a body may take to arrive: long enough for a slow line, too short to be held open with."""
+
+_ENVELOPE = 4096
+"""Bytes that a body may have beyond the record in it."""
+
+_SAFE_INTEGER = 2**53 - 1
+_LARGEST_PAGE = 1000
+_BROKEN_ESCAPE = re.compile(rb"%(?![0-9A-Fa-f]{2})")
+_ESCAPE = re.compile(rb"%([0-9A-Fa-f]{2})")
+_DIGITS = re.compile(r"[0-9]+", re.ASCII)
+_BEARER = re.compile(r"bearer +(\S+)", re.IGNORECASE)
+
+
+class Paging(Struct, frozen=True):
+    """Which part of a listing is asked for."""
+
+    limit: int | None
+    cursor: str | None
+
+
+def headers_of(scope: Scope) -> dict[bytes, bytes]:
+    """Give the headers by lower-case name; of one that is repeated, the first."""
+    headers: dict[bytes, bytes] = {}
+    for name, value in scope["headers"]:
+        headers.setdefault(name, value)
+    return headers
+
+
+def token_of(headers: Mapping[bytes, bytes]) -> str:
+    """Read the bearer token. Raises Refusal when there is none."""
+    said = headers.get(b"authorization", b"").decode("latin-1").strip()
+    found = _BEARER.fullmatch(said)
+    if found is None:
+        raise Refusal(401, "unauthorized")
+    return found.group(1)
+
+
+def query_of(scope: Scope) -> dict[str, str]:
+    """Read the query; of a parameter that is repeated, the first counts."""
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="replace"):
+        query.setdefault(name, value)
+    return query
+
+
+def record_path(raw: bytes) -> str:
+    """Decode the path of a record once, and check it. Raises Refusal."""
+    if _BROKEN_ESCAPE.search(raw):
+        raise Refusal(400, "invalid_path")
+    try:
+        path = _ESCAPE.sub(lambda found: bytes([int(found.group(1), 16)]), raw).decode()
+    except UnicodeDecodeError:
+        raise Refusal(400, "invalid_path") from None
+    if not is_record_path(path):
+        raise Refusal(400, "invalid_path")
+    return path
+
+
+def listed_prefix(query: Mapping[str, str]) -> str:
+    """Read the prefix to be listed. Raises Refusal."""
+    prefix = query.get("prefix", "")
+    if not is_directory_prefix(prefix):
+        raise Refusal(400, "invalid_prefix")
+    return prefix
+
+
+def paging_of(query: Mapping[str, str], prefix: str) -> Paging:
+    """Read which part of a listing is asked for. Raises Refusal."""
+    limit = None
+    if "limit" in query:
+        limit = bounded(query["limit"], _LARGEST_PAGE)
+        if not limit:
+            raise Refusal(400, "invalid_limit")
+    cursor = query.get("cursor")
+    if cursor is not None and not (is_record_path(cursor) and cursor.startswith(prefix + "/")):
+        raise Refusal(400, "invalid_cursor")
+    return Paging(limit, cursor)
+
+
+def bounded(text: str, largest: int) -> int | None:
+    """Read a plain decimal number up to a bound; None for anything else."""
+    if _DIGITS.fullmatch(text) is None or len(text) > 20:
+        return None
+    return number if (number := int(text)) <= largest else None
+
+
+def written_version(headers: Mapping[bytes, bytes]) -> int | None:
+    """Read what a write demands to find: a version, or None for no record. Raises Refusal (spec: http §5)."""
+    none_match = headers.get(b"if-none-match")
+    if none_match is not None:
+        if none_match.strip() != b"*":
+            raise Refusal(400, "invalid_if_none_match")
+        return None
+    match = headers.get(b"if-match")
+    if match is None:
+        raise Refusal(400, "precondition_required")
+    version = bounded(match.decode("latin-1").strip(), _SAFE_INTEGER)
+    if version is None:
+        raise Refusal(400, "invalid_if_match")
+    return version
+
+
+def deleted_version(headers: Mapping[bytes, bytes]) -> int:
+    """Read which version a deletion demands to find. Raises Refusal (spec: http §5)."""
+    match = headers.get(b"if-match", b"").decode("latin-1").strip()
+    if _DIGITS.fullmatch(match) is None:
+        raise Refusal(400, "precondition_required")
+    version = bounded(match, _SAFE_INTEGER)
+    if version is None:
+        raise Refusal(400, "invalid_if_match")
+    return version
+
+
+async def data_of(path: str, headers: Mapping[bytes, bytes], receive: Receive) -> str:
+    """Read the record that a PUT carries, as compact JSON. Raises Refusal (spec: http §5)."""
+    cap = ARCHIVE_RECORD_BYTES if path.startswith("archive/") else ACTIVE_RECORD_BYTES
+    length = headers.get(b"content-length", b"")
+    if length.isdigit() and int(length) > cap + _ENVELOPE:
+        raise Refusal(413, "payload_too_large", close=True)
+    body = await _body(receive, cap + _ENVELOPE)
+    try:
+        value = decode(body)
+    except ValueError:
+        raise Refusal(400, "invalid_json") from None
+    if not is_document(value) or "data" not in value:
+        raise Refusal(400, "missing_data")
+    try:
+        data = encode(value["data"])
+    except (RecursionError, ValueError):
+        raise Refusal(400, "invalid_json") from None
+    if len(data) > cap:
+        raise Refusal(413, "payload_too_large")
+    return data.decode()
+
+
+async def _body(receive: Receive, longest: int) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    with anyio.move_on_after(BODY_SECONDS) as patience:
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise Refusal(400, "invalid_json", close=True)
+            part = message.get("body", b"")
+            size += len(part)
+            if size > longest:
+                raise Refusal(413, "payload_too_large", close=True)
+            parts.append(part)
+            if not message.get("more_body", False):
+                break
+    if patience.cancelled_caught:
+        raise Refusal(408, "request_timeout", close=True)
+    return b"".join(parts)

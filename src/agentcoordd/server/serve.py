@@ -1,0 +1,166 @@
+"""Running the server: from a database and an address to a process that answers, and ends when told to."""
+
+import logging
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import anyio
+import uvicorn
+from msgspec import Struct
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Mount
+
+from agentcoord.errors import StoreError
+from agentcoordd.server.connections import patient
+from agentcoordd.server.state import StateApi
+from agentcoordd.server.storage.base import Storage
+from agentcoordd.server.storage.opening import open_storage
+from agentcoordd.server.telemetry import Telemetry
+
+_KEEP_ALIVE = 75
+"""Seconds that an idle connection stays open, once it has carried a request."""
+
+_DRAIN = 20
+"""Seconds that requests may take to end once the server closes."""
+
+_RESERVED = 128
+"""Descriptors kept back from connections, for the database and whatever else."""
+
+_CONNECTIONS = 20_000
+
+
+class Serving(Struct, frozen=True):
+    """How one server is to run. `keep` is how many changes the feed remembers at least."""
+
+    db: str
+    host: str = "127.0.0.1"
+    port: int = 8787
+    keep: int = 100_000
+    access_log: bool = True
+    certificate: str | None = None
+    key: str | None = None
+
+
+class _Server(uvicorn.Server):
+    """Says when it has begun; and tells those who wait for news that it closes, before it waits for them."""
+
+    def __init__(self, config: uvicorn.Config, closing: anyio.Event, started: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._closing, self._begun = closing, started
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._begun()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._closing.set()
+        await super().shutdown(sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield  # the process has its own, and ends with a status of its own
+
+
+def application(storage: Storage, telemetry: Telemetry, closing: anyio.Event) -> Starlette:
+    """Compose the ASGI application."""
+    return Starlette(
+        routes=[Mount("/", app=StateApi(storage, telemetry, closing))],  # pyright: ignore[reportArgumentType]
+        exception_handlers={Exception: _internal},
+    )
+
+
+async def _internal(_: Request, error: Exception) -> Response:
+    return Response(b'{"error":"internal"}', 500, media_type="application/json")
+
+
+async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[int], None] = lambda _: None) -> None:
+    """Serve until SIGTERM or SIGINT; then finish what was begun.
+
+    `ready` is told the port once requests are accepted. Raises StorageDown, StoreError, UsageError.
+    """
+    limit = min(_raised_limit() - _RESERVED, _CONNECTIONS)
+    listener = _listening(serving)
+    closing = anyio.Event()
+    async with open_storage(serving.db, keep=serving.keep) as storage:
+        telemetry = Telemetry(say if serving.access_log else None)
+        config = uvicorn.Config(
+            application(storage, telemetry, closing),
+            http=patient(limit),
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=_KEEP_ALIVE,
+            timeout_graceful_shutdown=_DRAIN,
+            ssl_certfile=serving.certificate,
+            ssl_keyfile=serving.key,
+        )
+        _load(config, serving)
+        port: int = listener.getsockname()[1]
+        scheme = "https" if serving.certificate else "http"
+
+        def started() -> None:
+            say(f"listening on {scheme}://{_shown(serving.host)}:{port}")
+            ready(port)
+
+        server = _Server(config, closing, started)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(_exit_on_signal, server)
+            await server.serve(sockets=[listener])
+            tasks.cancel_scope.cancel()
+
+
+def _load(config: uvicorn.Config, serving: Serving) -> None:
+    logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise StoreError(
+            f"--tls-cert {serving.certificate} and --tls-key {serving.key} cannot be used: {error}"
+        ) from error
+
+
+async def _exit_on_signal(server: uvicorn.Server) -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            if server.should_exit:
+                server.force_exit = True
+            server.should_exit = True
+
+
+def _listening(serving: Serving) -> socket.socket:
+    """Bind the address first: whoever has it already is the first thing to say."""
+    family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((serving.host, serving.port))
+    except (OSError, OverflowError) as error:
+        listener.close()
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise StoreError(
+            f"cannot listen on {_shown(serving.host)}:{serving.port}: {why}; choose another --listen"
+        ) from error
+    return listener
+
+
+def _shown(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _raised_limit() -> int:
+    """Take as many descriptors as the system lets this process have."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _CONNECTIONS + _RESERVED if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS + _RESERVED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        return wanted
+    return wanted

@@ -1,0 +1,54 @@
+"""From a database URL to the storage it means; both kinds are known here, and here alone."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+
+from agentcoord.errors import UsageError
+from agentcoordd.server.storage.base import Storage
+
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+@asynccontextmanager
+async def open_storage(url: str, *, keep: int) -> AsyncGenerator[Storage]:
+    """Open a database for a server. Raises StorageDown, UsageError for what is no database URL."""
+    if _is_postgres(url):
+        from agentcoordd.server.storage.postgres import open_postgres
+
+        async with open_postgres(url, keep=keep) as storage:
+            yield storage
+    else:
+        from agentcoordd.server.storage.sqlite import open_sqlite
+
+        async with open_sqlite(url, keep=keep) as storage:
+            yield storage
+
+
+@asynccontextmanager
+async def open_tokens(url: str) -> AsyncGenerator[Storage]:
+    """Open a database to manage its tokens, beside the servers that may be running. Raises as `open_storage`."""
+    if _is_postgres(url):
+        from agentcoordd.server.storage.postgres import open_postgres_tokens
+
+        async with open_postgres_tokens(url) as storage:
+            yield storage
+    else:
+        from agentcoordd.server.storage.sqlite import open_sqlite_tokens
+
+        async with open_sqlite_tokens(url) as storage:
+            yield storage
+
+
+def _is_postgres(url: str) -> bool:
+    if not url.startswith(_POSTGRES):
+        return False
+    if find_spec("asyncpg") is None:
+        raise UsageError("--db is PostgreSQL, which needs the extra: pip install 'agent-coord[postgres]'")
+    return True
+
+
+def shown(url: str) -> str:
+    """Show a database URL without what may be a password in it."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}***@{rest.rpartition('@')[2]}" if "@" in rest else url

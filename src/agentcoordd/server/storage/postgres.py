@@ -1,0 +1,328 @@
+"""State in PostgreSQL: the database for a fleet that several server processes serve.
+
+Every statement stands alone, so a server that is cut off leaves no transaction open. Writes go through one
+function of the database, which numbers the changes in the order in which they become visible.
+"""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import asyncpg
+
+from agentcoord.errors import UsageError
+from agentcoord.protocol.documents import encode
+from agentcoord.protocol.scopes import Coverage, read_scopes
+from agentcoordd.server.storage.base import Change, Feed, Grant, Machine, Page, Row, StorageDown, Verdict, Write
+from agentcoordd.server.storage.committer import Committer
+from agentcoordd.server.storage.migrations import migrations
+from agentcoordd.server.storage.query import ENTRY, below
+
+if TYPE_CHECKING:
+    from asyncpg.pool import Pool, PoolConnectionProxy
+
+_SCHEMES = ("postgresql://", "postgres://")
+_MIGRATING = 4734952206111044
+"""Advisory lock under which one server brings the schema up to date."""
+
+_CHANNEL = "agent_coord_changes"
+_CONNECTIONS = 8
+_PATIENCE = 10.0
+"""Seconds that one statement may take before nothing is known of it."""
+
+_LISTING = 60.0
+_RECONNECT = 1.0
+_POLL = 5.0
+"""Seconds after which a waiter looks for itself, should a notification have been lost with its connection."""
+
+_TRIM_EVERY = 1000
+
+_FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+
+
+def is_postgres(url: str) -> bool:
+    """Tell whether a database URL is PostgreSQL's."""
+    return url.startswith(_SCHEMES)
+
+
+@asynccontextmanager
+async def open_postgres(url: str, *, keep: int) -> AsyncGenerator["PostgresStorage"]:
+    """Open the database for one server among several, migrated as need be.
+
+    Raises StorageDown when it cannot be used, UsageError when it is of a newer release.
+    """
+    async with _pool(url) as pool:
+        storage = PostgresStorage(pool, keep=keep)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(storage.committer.run)
+            tasks.start_soon(storage.listen)
+            try:
+                yield storage
+            finally:
+                storage.committer.close()
+                storage.closing.set()
+
+
+@asynccontextmanager
+async def open_postgres_tokens(url: str) -> AsyncGenerator["PostgresStorage"]:
+    """Open the database for managing tokens, beside the servers that may be running."""
+    async with _pool(url) as pool:
+        yield PostgresStorage(pool, keep=0)
+
+
+@asynccontextmanager
+async def _pool(url: str) -> AsyncGenerator["Pool[Any]"]:
+    try:
+        pool = await asyncpg.create_pool(
+            url, min_size=1, max_size=_CONNECTIONS, timeout=_PATIENCE, command_timeout=_PATIENCE, init=_prepare
+        )
+    except (ValueError, *_FAILURES) as error:
+        raise _down(error) from error
+    try:
+        async with _acquired(pool) as connection:
+            await _migrate(connection)
+        yield pool
+    finally:
+        with anyio.move_on_after(_PATIENCE, shield=True) as patience:
+            await pool.close()
+        if patience.cancelled_caught:
+            pool.terminate()
+
+
+async def _prepare(connection: "asyncpg.Connection[Any]") -> None:
+    # A listing's rows are JSON text of our own making; nothing here is worth a just-in-time compilation.
+    await connection.execute("SET jit = off")
+
+
+@asynccontextmanager
+async def _acquired(pool: "Pool[Any]") -> AsyncGenerator["PoolConnectionProxy[Any]"]:
+    """Lend a connection. Raises StorageDown for whatever keeps an answer away."""
+    try:
+        async with pool.acquire(timeout=_PATIENCE) as connection:
+            yield connection
+    except _FAILURES as error:
+        raise _down(error) from error
+
+
+def _down(error: BaseException) -> StorageDown:
+    # The text of a connection error may carry the URL's password; the kind of the error never does.
+    return StorageDown(f"database error: {type(error).__name__}")
+
+
+async def _migrate(connection: "PoolConnectionProxy[Any]") -> None:
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
+        await connection.execute(
+            "CREATE TABLE IF NOT EXISTS migrations (number integer PRIMARY KEY, name text NOT NULL)"
+        )
+        done: int = await connection.fetchval("SELECT coalesce(max(number), 0) FROM migrations")
+        steps = list(migrations("postgres"))
+        if done > steps[-1].number:
+            raise UsageError(
+                f"the database is of a newer release: schema {done}, this one knows {steps[-1].number}; "
+                "use that release or a database of its own"
+            )
+        for step in steps:
+            if step.number > done:
+                await connection.execute(step.sql)
+                await connection.execute("INSERT INTO migrations VALUES ($1, $2)", step.number, step.name)
+
+
+class PostgresStorage:
+    """One database, shared with other servers. See `storage.base.Storage` for what it promises."""
+
+    def __init__(self, pool: "Pool[Any]", *, keep: int) -> None:
+        self.committer = Committer(self._commit)
+        self.closing = anyio.Event()
+        self._pool, self._keep = pool, keep
+        self._news = anyio.Event()
+        self._untrimmed = 0
+
+    async def machine(self, token_hash: str) -> Machine | None:
+        """Find whose token has this SHA-256, unless it was revoked."""
+        query = (
+            "SELECT machine, read_prefixes, write_prefixes FROM machines WHERE token_hash = $1 AND revoked_at IS NULL"
+        )
+        async with _acquired(self._pool) as connection:
+            row = await connection.fetchrow(query, token_hash)
+        return None if row is None else Machine(row[0], read_scopes(row[1]), read_scopes(row[2]))
+
+    async def read(self, path: str) -> Row | None:
+        """Read one record; None when there is none."""
+        async with _acquired(self._pool) as connection:
+            row = await connection.fetchrow("SELECT data, version, updated_by FROM state WHERE path = $1", path)
+        return None if row is None else Row(row[0], row[1], row[2])
+
+    async def page(self, prefix: str, coverage: Coverage, *, after: str | None, limit: int | None) -> Page:
+        """List what may be seen below a prefix, strictly after a path."""
+        values = _Values()
+        where = below(prefix, coverage, values.mark)
+        if after is not None:
+            where = f"{where} AND path > {values.mark(after)}"
+        query = f"SELECT {ENTRY}, path FROM state WHERE {where} ORDER BY path"  # noqa: S608 - values come as marks
+        if limit is not None:
+            query = f"{query} LIMIT {limit + 1}"
+        async with _acquired(self._pool) as connection:
+            rows = await connection.fetch(query, *values, timeout=_LISTING)
+        more = limit is not None and len(rows) > limit
+        rows = rows[:limit]
+        return Page([row[0] for row in rows], rows[-1][1] if rows else None, more)
+
+    async def write(self, write: Write) -> Verdict:
+        """Make one conditional change, durably."""
+        return await self.committer.submit(write)
+
+    async def feed(self) -> Feed:
+        """Tell where the feed stands."""
+        query = "SELECT name, greatest(forgotten, (SELECT max(seq) FROM changes)), forgotten FROM feed"
+        async with _acquired(self._pool) as connection:
+            row = await connection.fetchrow(query)
+        if row is None:
+            raise StorageDown("the database has lost the name of its feed")
+        return Feed(row[0], row[1], row[2])
+
+    async def changes(self, since: int, prefix: str, coverage: Coverage, *, limit: int) -> tuple[Sequence[Change], int]:
+        """List changes after a number, in order and without a gap, and the number to go on from."""
+        values = _Values([since])
+        where = below(prefix, coverage, values.mark, "changes.path")
+        # The head is read in the same statement, so in the same snapshot: what is not among the changes was not there.
+        query = (
+            "SELECT step.seq, step.path, step.version, step.deleted, step.updated_by, step.at, "  # noqa: S608 - as above
+            "CASE WHEN step.deleted THEN NULL ELSE state.data END, head.seq FROM "
+            "(SELECT coalesce(max(seq), 0) AS seq FROM changes) AS head LEFT JOIN "
+            f"(SELECT * FROM changes WHERE seq > $1 AND {where} ORDER BY seq LIMIT {limit}) AS step ON TRUE "
+            "LEFT JOIN state ON state.path = step.path AND state.version = step.version ORDER BY step.seq"
+        )
+        async with _acquired(self._pool) as connection:
+            rows = await connection.fetch(query, *values)
+        found = [Change(row[0], row[1], row[2], row[3], row[4], row[5], row[6]) for row in rows if row[0] is not None]
+        head: int = rows[0][7]
+        return found, found[-1].seq if len(found) == limit else max(head, since)
+
+    async def changed(self, after: int, *, seconds: float) -> None:
+        """Wait until there may be a change after a number, at most so long."""
+        with anyio.move_on_after(seconds):
+            while True:
+                news = self._news
+                if (await self.feed()).head > after:
+                    return
+                with anyio.move_on_after(_POLL):
+                    await news.wait()
+
+    async def check(self) -> None:
+        """Ask the database whether it answers."""
+        async with _acquired(self._pool) as connection:
+            await connection.fetchval("SELECT count(*) FROM feed")
+
+    async def grant(
+        self, machine: str, token_hash: str, *, reads: Sequence[str], writes: Sequence[str], rotate: bool
+    ) -> bool:
+        """Store a machine's token; with `rotate` in place of the one it had."""
+        replace = (
+            "DO UPDATE SET token_hash = excluded.token_hash, revoked_at = NULL, "
+            "read_prefixes = excluded.read_prefixes, write_prefixes = excluded.write_prefixes, "
+            "created_at = excluded.created_at"
+        )
+        query = (
+            "INSERT INTO machines (machine, token_hash, read_prefixes, write_prefixes, created_at) "  # noqa: S608
+            """VALUES ($1, $2, $3, $4, to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) """
+            f"ON CONFLICT (machine) {replace if rotate else 'DO NOTHING'}"
+        )
+        async with _acquired(self._pool) as connection:
+            done = await connection.execute(query, machine, token_hash, _json(reads), _json(writes))
+        return done.endswith(" 1")
+
+    async def revoke(self, machine: str) -> bool:
+        """End a machine's token at once."""
+        query = (
+            """UPDATE machines SET revoked_at = to_char(now() AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"') """
+            "WHERE machine = $1 AND revoked_at IS NULL"
+        )
+        async with _acquired(self._pool) as connection:
+            return (await connection.execute(query, machine)).endswith(" 1")
+
+    async def grants(self) -> Sequence[Grant]:
+        """List all machines, by name."""
+        query = "SELECT machine, read_prefixes, write_prefixes, created_at, revoked_at FROM machines ORDER BY machine"
+        async with _acquired(self._pool) as connection:
+            rows = await connection.fetch(query)
+        return [Grant(*row.values()) for row in rows]
+
+    async def listen(self) -> None:
+        """Wake the waiters whenever any server has written, for as long as the storage is open."""
+        while not self.closing.is_set():
+            try:
+                async with _acquired(self._pool) as connection:
+                    await self._hear(connection)
+            except StorageDown:
+                # Nobody is told: whoever writes or reads finds out, and those who wait look for themselves.
+                with anyio.move_on_after(_RECONNECT):
+                    await self.closing.wait()
+
+    async def _hear(self, connection: "PoolConnectionProxy[Any]") -> None:
+        """Listen on one connection until it is lost or the storage closes."""
+        lost = anyio.Event()
+
+        def on_loss(*_: object) -> None:
+            lost.set()
+
+        connection.add_termination_listener(on_loss)
+        await connection.add_listener(_CHANNEL, self._notified)
+        self._notified()  # what was written while nobody listened is news as well
+        try:
+            async with anyio.create_task_group() as either:
+
+                async def until(event: anyio.Event) -> None:
+                    await event.wait()
+                    either.cancel_scope.cancel()
+
+                either.start_soon(until, lost)
+                either.start_soon(until, self.closing)
+        finally:
+            if not lost.is_set():
+                with anyio.move_on_after(_RECONNECT, shield=True):
+                    await connection.remove_listener(_CHANNEL, self._notified)
+
+    def _notified(self, *_: object) -> None:
+        news, self._news = self._news, anyio.Event()
+        news.set()
+
+    async def _commit(self, writes: Sequence[Write]) -> Sequence[Verdict]:
+        columns = (
+            [write.kind for write in writes],
+            [write.path for write in writes],
+            [write.version for write in writes],
+            [write.data for write in writes],
+            [write.machine for write in writes],
+        )
+        async with _acquired(self._pool) as connection:
+            verdicts: list[int | None] = await connection.fetchval("SELECT apply_writes($1, $2, $3, $4, $5)", *columns)
+        self._untrimmed += len(writes)
+        if self._untrimmed >= _TRIM_EVERY:
+            self._untrimmed = 0
+            await self._trim()
+        return verdicts
+
+    async def _trim(self) -> None:
+        """Forget the oldest changes, but `keep` of them, and say up to where."""
+        query = (
+            "WITH last AS (SELECT coalesce(max(seq), 0) - $1 AS seq FROM changes), "
+            "gone AS (DELETE FROM changes USING last WHERE changes.seq <= last.seq) "
+            "UPDATE feed SET forgotten = greatest(forgotten, last.seq) FROM last"
+        )
+        with suppress(StorageDown):  # the writes are stored; old changes wait for another time
+            async with _acquired(self._pool) as connection:
+                await connection.execute(query, self._keep)
+
+
+class _Values(list[object]):
+    """The values of a query in the order of its marks."""
+
+    def mark(self, value: str) -> str:
+        self.append(value)
+        return f"${len(self)}"
+
+
+def _json(scopes: Sequence[str]) -> str:
+    return encode(list(scopes)).decode()
