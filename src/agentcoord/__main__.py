@@ -25,6 +25,8 @@ def _guarded(argv: list[str]) -> int:
     try:
         return _run(argv)
     except Exception as error:  # a fault of ours: still one line, and never the status of a wrong invocation
+        if _ended:  # what Python made of a signal's exit where it allows none through, as in making a class
+            return 128 + _ended[0]
         _write(2, f"{_fault(error)}\n".encode("utf-8", "replace"))
         return _UNKNOWN
 
@@ -80,7 +82,14 @@ def _handle_signals() -> None:
     sys.unraisablehook = _unraisable
 
 
+_ended: list[int] = []
+
+
 def _end(signum: int, frame: object) -> None:
+    _ended.append(signum)
+    import warnings
+
+    warnings.simplefilter("ignore")  # such as of a coroutine that was made and will not be run
     raise SystemExit(128 + signum)
 
 

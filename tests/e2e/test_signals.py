@@ -4,6 +4,7 @@ import fcntl
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,27 @@ def test_interrupted_at_any_moment_it_shows_nothing(coord: Coord) -> None:
         answer = finish(process, with_=signal.SIGINT)
         assert (answer.exit, answer.err) in ((130, ""), (0, ""))
         assert set(records(coord.state)) == {"claims/o/r/7.json"}
+
+
+_WHILE_MAKING_A_CLASS = """
+import os, signal, sys
+import agentcoord.__main__ as process
+
+def watch(frame, event, argument):
+    if event == "call" and frame.f_code.co_name == "__set_name__":
+        sys.setprofile(None)
+        os.kill(os.getpid(), int(sys.argv[1]))
+
+sys.setprofile(watch)
+sys.exit(process.main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("signum", "status"), SIGNALS)
+def test_a_signal_while_a_class_is_made_is_no_fault_of_ours(coord: Coord, signum: int, status: int) -> None:
+    argv = [sys.executable, "-c", _WHILE_MAKING_A_CLASS, str(int(signum)), "status"]
+    ran = subprocess.run(argv, env=coord.env, capture_output=True, text=True, check=False, timeout=60)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (status, "", "")
 
 
 def _handles_signals(pid: int) -> bool:

@@ -397,7 +397,18 @@ async def test_a_lane_without_an_owner_is_not_owned_by_who_is_called_unknown(sta
         await closing(stage.context(), agent_id="UNKNOWN")
 
 
-async def test_a_closing_event_alone_admits_nobody(stage: Stage) -> None:
+async def test_nothing_that_comes_after_a_cut_off_closeout_keeps_it_from_being_finished(stage: Stage) -> None:
+    stage.register(lane(owner="a9"))
+    await stage.claim("a1", batch_id="b1")
+    with pytest.raises(StoreError):
+        await release(stage.context(FaultyStore(stage.store, at=2, error=lost)), asked(terminal="done"))
+    for phase in ("one", "two"):  # by an agent that never acquired the lane: the history does not hold together now
+        await stage.beat("a5", repo="o/r", target="7", batch_id="b1", metadata={"phase": phase})
+    stage.register(lane(owner="a8"))
+    assert (await closing(stage.context())).batch_changed
+
+
+async def test_a_closing_event_admits_only_its_own_closeout(stage: Stage) -> None:
     stage.register(lane())
     stage.lay(
         CLOSING,
@@ -406,8 +417,9 @@ async def test_a_closing_event_alone_admits_nobody(stage: Stage) -> None:
         | {"workspace": "default", "closed_by": {"agent_id": "a2", "machine": "m1"}, "at": stage.stamp()},
     )
     before = await stage.records()
-    with pytest.raises(UsageError, match="agent does not match lane worker"):
-        await closing(stage.context(), agent_id="a2")
+    for other in ({"agent_id": "a3"}, {"agent_id": "a2", "terminal": "abandoned"}):
+        with pytest.raises(UsageError, match="agent does not match lane worker"):
+            await closing(stage.context(), **other)
     assert await stage.records() == before
 
 

@@ -109,10 +109,18 @@ async def test_dot_directories_count_where_repositories_name_them_and_dot_files_
         assert f"{nowhere}/a.json" not in [entry.path for entry in await listed(local, nowhere.partition("/")[0])]
 
 
+@pytest.mark.parametrize("link", ["claims/.github", "claims/o/.github", "attention/w/o/.github"])
+async def test_a_symlink_where_a_dotted_repository_belongs_is_named(local: LocalStore, root: Path, link: str) -> None:
+    (root / link).parent.mkdir(parents=True)
+    (root / link).symlink_to(root)
+    with pytest.raises(StoreError, match=f"{link} is a symlink"):
+        await listed(local, link.partition("/")[0])
+
+
 @pytest.mark.parametrize("family", ["claims", "heartbeats", "archive"])
 async def test_a_dot_name_that_is_no_directory_hides_nothing(local: LocalStore, root: Path, family: str) -> None:
     lay(root, f"{family}/o/r/7.json")
-    (root / family / ".lock").symlink_to("nowhere")
+    (root / family / ".#lock").symlink_to("nowhere")
     (root / family / "o" / ".#7.json").symlink_to("user@host.1:2")
     assert [entry.path for entry in await listed(local, family)] == [f"{family}/o/r/7.json"]
 

@@ -85,25 +85,24 @@ async def close(context: Context, batch_id: str, payload: Document, *, claim: St
 async def _require_authority(
     context: Context, batch_id: str, batch: Mapping[str, Any], lane: Lane, payload: Document
 ) -> None:
-    """Let the lane's owner close it, and whoever its history admits and either its claim or its closing event names.
+    """Let the lane's owner close it, and the agent that holds its claim by a history that admits it.
 
-    The closing event is there when this very closeout began before and was cut off. It was admitted
-    then; what it says of its writer (no known machine, a clock since set back) may not keep it from
-    being finished, nor may another agent that has the claim by now.
+    A closeout that began before and was cut off is not judged again: its event was admitted then and is
+    authoritative. Whatever came into the trail since, and whoever has the claim or the lane by now, it
+    has to be possible to finish writing it.
     """
     agent_id = str(payload["agent_id"])
     if lane.owner == agent_id != UNKNOWN:
         return
-    begun_at = event_path(batch_id, closing_event_id(lane.name))
+    begun = await context.store.read(event_path(batch_id, closing_event_id(lane.name)))
+    if begun is not None and _repeats(begun.document, payload):
+        return
     if not await _is_claimant(context, batch_id, payload):
-        begun = await context.store.read(begun_at)
-        if begun is None or not _repeats(begun.document, payload):
-            raise stranger(lane)
+        raise stranger(lane)
     listing = await context.store.list(events_prefix(batch_id))
-    entries = [readable(entry) for entry in listing.entries]
+    events = [readable(entry).document for entry in listing.entries]
     if listing.filtered:
         raise StoreError(f"event trail for {batch_id} is filtered by a scoped token")
-    events = [entry.document for entry in entries if not (entry.path == begun_at and _repeats(entry.document, payload))]
     if not admits(batch_id, batch, events, lane, agent_id):
         raise stranger(lane)
 

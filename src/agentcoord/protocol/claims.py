@@ -23,8 +23,11 @@ RELEASED = "released"
 HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
 """A heartbeat's liveness, or why there is none to go by."""
 
-_LEAD = 60
-"""Seconds that an acquisition may lead its clock, to come after the one before it."""
+_LEAD = 3600
+"""Seconds that acquisitions may lead their clock by, each coming after the one before it."""
+
+_SKEW = 60
+"""Seconds that another clock may be ahead and still be followed."""
 
 _FENCED = ("status", "repo", "target", "agent_id", "claimed_at", "generation", "instance_id")
 
@@ -155,12 +158,14 @@ def acquired_at(stored: Mapping[str, Any] | None, now: datetime) -> datetime:
 
     Records carry whole seconds, and clocks are set back. A work item that changes hands twice within a
     second would give its first holder the fence of before, so each acquisition comes a second after the
-    one that the record shows. That one is not followed when it is more than a minute ahead: such a time
-    is somebody's error and would be handed on for ever.
+    one that the record shows. A record that was written more than a minute ahead is not followed: such a
+    time is somebody's error, and would be handed on for ever.
     """
-    last = parse(stored.get("claimed_at")) if stored is not None else None
+    if stored is None:
+        return now
+    last, written = parse(stored.get("claimed_at")), parse(stored.get("updated_at"))
     this = whole(now)
-    if last is None or not this <= last < later(this, _LEAD):
+    if last is None or not this <= last < later(this, _LEAD) or (written or last) > later(this, _SKEW):
         return now
     return later(whole(last), 1)
 

@@ -68,7 +68,7 @@ def is_record(path: str) -> bool:
 def may_be_dotted(path: str) -> bool:
     """Tell whether a directory may have a dot name: owners and repositories such as `.github` may."""
     parts = path.removeprefix("archive/").split("/")
-    return len(parts) - 1 in _REPO_AT.get(parts[0], ())
+    return len(parts) - 1 in _REPO_AT.get(parts[0], ()) and is_repo(f"o/{parts[-1]}")
 
 
 def over_cap(path: str, size: int) -> str | None:

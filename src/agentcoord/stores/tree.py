@@ -232,10 +232,7 @@ class Tree:
                         if entry.is_file(follow_symlinks=False):  # from the directory entry: no call per file
                             if name.endswith(".json") and not name.startswith("."):
                                 names.append(stem + name)
-                        elif name.startswith("."):
-                            if may_be_dotted(stem + name) and entry.is_dir(follow_symlinks=False):
-                                pending.append(stem + name)
-                        elif self._is_directory(stem + name, entry):
+                        elif (name[0] != "." or may_be_dotted(stem + name)) and self._is_directory(stem + name, entry):
                             pending.append(stem + name)
             except FileNotFoundError:
                 continue
