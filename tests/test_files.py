@@ -18,6 +18,7 @@ from agentcoord.files import (
     release_lock,
     remove_durably,
     replace_durably,
+    shell_line,
     sync_directory,
     take_lock,
 )
@@ -283,3 +284,19 @@ def test_a_cause_is_told_in_words(number: int, words: str) -> None:
 
 def test_a_cause_without_a_number_is_what_was_said() -> None:
     assert cause_of(OSError("Something else")) == "something else"
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (("rm", "/a/b"), "rm /a/b"),
+        (("mv", "/a b", "$HOME;'x"), "mv '/a b' '$HOME;'\"'\"'x'"),
+        (("rm", "/caf\u00e9"), "rm '/caf\u00e9'"),
+        (("rm", "/a\nb"), None),
+        (("rm", "/\x1b[2J"), None),
+        (("rm", os.fsdecode(b"/\xff")), None),
+        (("rm", "/\ufffd"), None),
+    ],
+)
+def test_a_command_is_spelled_so_that_a_shell_reads_its_words(words: tuple[str, ...], line: str | None) -> None:
+    assert shell_line(*words) == line

@@ -21,9 +21,20 @@ class Exit(IntEnum):
 
 
 class CoordError(Exception):
-    """Raised on purpose; its text is the one line a person reads."""
+    """Raised on purpose; its text is the one line a person reads.
+
+    `finding` is what the doctor calls it, and `mend` the one shell command that mends it; None where
+    no single one does.
+    """
 
     exit: ClassVar[Exit] = Exit.UNKNOWN
+    topic: ClassVar[str] = "unknown"
+    """The finding of an error that was given none of its own."""
+
+    def __init__(self, *said: object, finding: str | None = None, mend: str | None = None) -> None:
+        super().__init__(*said)
+        self.finding = finding or self.topic
+        self.mend = mend
 
 
 class UsageError(CoordError):
@@ -34,6 +45,7 @@ class UsageError(CoordError):
     """
 
     exit: ClassVar[Exit] = Exit.USAGE
+    topic: ClassVar[str] = "usage"
 
 
 class StackUsageError(UsageError):
@@ -45,9 +57,13 @@ class StackUsageError(UsageError):
 class ConfigError(CoordError):
     """The configuration cannot be trusted, so no backend can be chosen."""
 
+    topic: ClassVar[str] = "configuration"
+
 
 class StoreError(CoordError):
     """No answer of the backend is good enough to act on; how things stand is UNKNOWN."""
+
+    topic: ClassVar[str] = "backend"
 
 
 class Conflict(StoreError):
@@ -74,6 +90,8 @@ class Defect(StrEnum):
 
 class Unreadable(StoreError):
     """One record is there but cannot be read; others may be fine."""
+
+    topic: ClassVar[str] = "records.unreadable"
 
     def __init__(self, message: str, *, path: str, defect: Defect) -> None:
         self.path = path

@@ -207,6 +207,18 @@ def cause_of(error: OSError) -> str:
     return said[:1].lower() + said[1:]
 
 
+def shell_line(*words: str) -> str | None:
+    """Spell a command for a shell to read as these very words; None when a printed line cannot carry one of them.
+
+    A command that was changed on its way to the screen would do its work on another file.
+    """
+    if not all(word.isprintable() and "\ufffd" not in word for word in words):
+        return None
+    from shlex import join  # only here: it is asked for when something is wrong already
+
+    return join(words)
+
+
 def printable(text: str) -> str:
     """Spell a path or an argument so that any output can carry it: U+FFFD stands for bytes that are not UTF-8."""
     return text if text.isascii() else text.encode(errors="surrogateescape").decode(errors="replace")

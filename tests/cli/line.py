@@ -22,6 +22,8 @@ class Line:
         self.chance = Chance()
         self.env: dict[str, str] = {"HOME": str(self.home)}
         self.stdin = b""
+        self.files: dict[str, bytes] = {}
+        """What files of the system say, in place of this machine's own."""
 
     def __call__(self, *argv: str, terminal: Terminal | None = None) -> Output:
         """Run one command in the state root that the environment selects."""
@@ -33,7 +35,7 @@ class Line:
                     cwd=str(self.directory),
                     now=self.clock.now,
                     random=self.chance,
-                    read_file=_read_file,
+                    read_file=lambda path: self.files[path] if path in self.files else _read_file(path),
                     stdin=lambda: self.stdin,
                     program="/opt/bin/agent-coord",
                     terminal=terminal or Terminal(),

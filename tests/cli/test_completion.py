@@ -56,6 +56,8 @@ class TestGrammar:
     def test_options_of_a_command_come_before_those_of_all(self, line: Line) -> None:
         options = offered(line, "status", "--")
         assert options[:3] == ["--repo", "--target", "--batch-id"]
+        assert "--explain" not in options
+        assert offered(line, "doctor", "--e") == ["--explain"]
         assert options[-2:] == ["--json", "--help"]
         assert "--ttl" not in options
 

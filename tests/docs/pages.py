@@ -36,6 +36,7 @@ _CHANGING = (
     (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "<time>"),
     (re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}"), "<event>"),
     (re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{32})?\b"), "<hash>"),
+    (re.compile(r"^- (mount_point|type|locks): .*$", re.MULTILINE), r"- \1: <system>"),
     (re.compile(r"(/tmp)/tmp\.\w+"), r"\1/<made>"),
     (re.compile(r"\b\d+\.\d+\.\d+\b"), "<version>"),
 )

@@ -512,3 +512,29 @@ def test_whatever_lies_there_is_read_or_refused(home: Conventional) -> None:
             home.file.unlink(missing_ok=True)
     assert read
     assert refused
+
+
+# What mends it
+
+
+@pytest.mark.parametrize(("mode", "mended"), [(0o777, True), (0o1777, False)])
+def test_a_directory_that_everybody_shares_is_not_to_be_closed(private: Path, mode: int, mended: bool) -> None:
+    above = private / "it's open"
+    above.mkdir()
+    above.chmod(mode)
+    with pytest.raises(ConfigError) as raised:
+        read_private(str(write(above / "env", TEXT)), explicit=True, uid=ME)
+    assert raised.value.finding == "user_file.parent_mode"
+    quoted = str(above).replace("'", "'\"'\"'")
+    assert raised.value.mend == (f"chmod go-w '{quoted}'" if mended else None)
+
+
+def test_a_directory_under_another_name_is_not_to_be_closed(private: Path) -> None:
+    other = private / "shared"
+    other.mkdir()
+    other.chmod(0o755)
+    write(other / "env", TEXT)
+    (private / "agent-coord").symlink_to(other)
+    with pytest.raises(ConfigError) as raised:
+        read_private(str(private / "agent-coord" / "env"), explicit=False, uid=ME)
+    assert (raised.value.finding, raised.value.mend) == ("user_file.parent_mode", None)

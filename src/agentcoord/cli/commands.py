@@ -132,7 +132,7 @@ COMMANDS = (
     ),
     Command("version", "Print the versions of the contract"),
     Command("config", "Show the configuration in force, or set it (config set)"),
-    Command("doctor", "Check the backend and what it holds", ("deep", "doctor-prefix", "stack-json")),
+    Command("doctor", "Check the backend and what it holds", ("deep", "explain", "doctor-prefix", "stack-json")),
     Command(
         "bootstrap",
         "Install the command and put it on the PATH",

@@ -1,5 +1,7 @@
 """The doctor's two reports: from the selected backend to what is printed (spec: cli §14)."""
 
+import sys
+
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.render.doctor import render_report, render_stack
@@ -10,12 +12,14 @@ from agentcoord.operations.doctor.checks import require_prefix, require_stack_pr
 from agentcoord.operations.doctor.report import Backend, examine
 from agentcoord.operations.doctor.stack import examine_stack
 from agentcoord.protocol.paths import is_repo
-from agentcoord.settings.selection import Selection, redact, split_brain_refusal
+from agentcoord.settings.selection import Flags, Selection, redact, split_brain_refusal
 from agentcoord.settings.value import Settings
+from agentcoord.stores.filesystem import FileSystem, look
 from agentcoord.stores.opening import absolute, open_local, open_store
 
 
-def _backend(selection: Selection, cwd: str) -> Backend:
+def backend_of(selection: Selection, cwd: str) -> Backend:
+    """Name a selected backend for a report."""
     root = None
     if selection.kind == "local" and selection.root is not None:
         root = printable(absolute(selection.root, cwd) if cwd else selection.root)
@@ -27,23 +31,40 @@ def _backend(selection: Selection, cwd: str) -> Backend:
     )
 
 
+def file_system_of(selection: Selection, invocation: Invocation) -> FileSystem | None:
+    """Find out where a local state root lies; None for other backends and where nobody can tell."""
+    local = open_local(selection, invocation.cwd)
+    if local is None:
+        return None
+    return look(local.root, invocation.read_file, invocation.random, mac=sys.platform == "darwin")
+
+
 async def examination(
-    request: DoctorRequest, settings: Settings, invocation: Invocation, output: Output, *, json: bool
+    request: DoctorRequest, settings: Settings, invocation: Invocation, output: Output, *, json: bool, flags: Flags
 ) -> None:
-    """Examine the selected backend and report; a split brain is reported in full and then fails."""
+    """Examine the selected backend and report; a split brain is reported in full and then fails.
+
+    A person at a terminal is told what stands behind the report, unasked.
+    """
     if request.prefix is not None:
         require_prefix(request.prefix)
+    if request.explain or (invocation.terminal.person and not json):
+        from agentcoord.cli.explanation import explanation  # most doctors are asked by programs
+
+        await explanation(request, settings, None, invocation, output, json=json, flags=flags)
+        return
     selection = settings.selected
     store = open_store(selection, invocation.cwd)
     if selection.implicit and (local := open_local(selection, invocation.cwd)) is not None:
         local.create_root()
     report = await examine(
         store,
-        _backend(selection, invocation.cwd),
+        backend_of(selection, invocation.cwd),
         settings.identity,
         deep=request.deep,
         prefix=request.prefix,
         split_brain_file=selection.split_brain_file,
+        file_system=lambda: file_system_of(selection, invocation),
     )
     render_report(report, output, json=json)
     if selection.split_brain_file is not None:
@@ -74,7 +95,7 @@ async def stack_report(
     report = await examine_stack(
         store,
         fault,
-        _backend(selection, invocation.cwd),
+        backend_of(selection, invocation.cwd),
         settings.identity,
         deep=words.flag("deep"),
         prefix=words.text("doctor_prefix"),

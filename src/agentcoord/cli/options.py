@@ -114,6 +114,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("handoff-note", "text", "What the next holder must know", "TEXT", commands=("release",)),
     Option("stack-json", "flag", "Print the component report for stack aggregators", commands=("doctor",)),
     Option("deep", "flag", "Read and parse every record"),
+    Option("explain", "flag", "Show where settings come from, all that is wrong and what mends it", ours=True),
     Option("doctor-prefix", "text", "Look at this part of the state only", "PREFIX", commands=("doctor",)),
     Option("dry-run", "flag", "Say what would be done", commands=("gc",)),
     Option("execute", "flag", "Do it", commands=("gc",)),

@@ -42,6 +42,7 @@ class DoctorRequest(Struct, frozen=True):
 
     deep: bool = False
     prefix: str | None = None
+    explain: bool = False
 
 
 class BootstrapRequest(Struct, frozen=True):
@@ -168,7 +169,7 @@ def batch_audit(words: Words) -> AuditRequest:
 
 def doctor(words: Words) -> DoctorRequest:
     """Look at the backend."""
-    return DoctorRequest(deep=words.flag("deep"), prefix=words.text("doctor_prefix"))
+    return DoctorRequest(deep=words.flag("deep"), prefix=words.text("doctor_prefix"), explain=words.flag("explain"))
 
 
 def bootstrap(words: Words) -> BootstrapRequest:

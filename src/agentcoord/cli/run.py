@@ -12,7 +12,7 @@ from agentcoord.cli.commands import BY_COMMAND
 from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words, require_utf8
 from agentcoord.cli.output import Invocation, Output, one_line
-from agentcoord.errors import CoordError, StackUsageError, StoreError, UsageError
+from agentcoord.errors import ConfigError, CoordError, StackUsageError, StoreError, UsageError
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.settings.selection import Flags, Selection, SelectionError
@@ -77,7 +77,13 @@ async def _run(invocation: Invocation, output: Output) -> None:
             output.page(command_help(command))
             return
         usage.require_coherent(words)
-        settings = _settings(words, invocation)
+        try:
+            settings = _settings(words, invocation)
+        except ConfigError as error:
+            if command != "doctor":
+                raise
+            await _explain_configuration(words, error, invocation, output)
+            return
         if settings.selection is not None and command != "config":
             output.stderr += settings.selection.said
             _hint_at_relative_root(settings.selection, invocation, output)
@@ -291,7 +297,31 @@ async def _doctor(words: Words, settings: Settings, invocation: Invocation, outp
     from agentcoord.cli.app import request_of
     from agentcoord.cli.examination import examination
 
-    await examination(request_of(words), settings, invocation, output, json=words.flag("json"))
+    json = words.flag("json")
+    await examination(request_of(words), settings, invocation, output, json=json, flags=_flags(words))
+
+
+async def _explain_configuration(words: Words, fault: ConfigError, invocation: Invocation, output: Output) -> None:
+    """Report on a configuration that cannot be loaded, if an explanation was asked for. Raises `fault` if not."""
+    json = words.flag("json")
+    if not words.flag("explain") and (json or not invocation.terminal.person):
+        raise fault
+    from msgspec.structs import replace
+
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.explanation import explanation
+    from agentcoord.settings.securefile import MISSING
+
+    flags = _flags(words)
+    try:  # what `config show` would say, which asks for less than a doctor
+        settings = load(invocation.env, command="config", flags=flags, argv_selectors=words.selectors)
+    except CoordError:
+        settings = without_user_file(invocation.env, flags, selecting=invocation.env)
+        if flags.ignore_user_config:
+            settings = replace(settings, user_file_use="bypassed")
+        elif fault.finding == MISSING:
+            settings = replace(settings, user_file_use="absent")
+    await explanation(request_of(words), settings, fault, invocation, output, json=json, flags=flags)
 
 
 async def _bootstrap(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:

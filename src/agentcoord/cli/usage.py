@@ -14,10 +14,7 @@ _SELECTING = ("backend", "ref", "state_root", "api_url")
 def require_coherent(words: Words) -> None:
     """Check what the options say together. Raises UsageError, StackUsageError for a stack report."""
     _require_positionals(words)
-    if words.command != "doctor" and words.flag("deep"):
-        raise UsageError("--deep is only valid for doctor")
-    if words.command == "doctor" and words.flag("stack_json") and words.flag("json"):
-        raise StackUsageError("doctor --json and --stack-json are mutually exclusive")
+    _require_doctor(words)
     for field in _SELECTING:
         value = words.text(field)
         if value is not None and not value.strip():
@@ -33,6 +30,15 @@ def require_coherent(words: Words) -> None:
         for field in ("state_root", "backend", "ref"):
             if field in words.values:
                 raise UsageError(f"--{field.replace('_', '-')} is not valid for config set")
+
+
+def _require_doctor(words: Words) -> None:
+    for flag in ("deep", "explain"):
+        if words.command != "doctor" and words.flag(flag):
+            raise UsageError(f"--{flag} is only valid for doctor")
+    for flag in ("json", "explain"):
+        if words.command == "doctor" and words.flag("stack_json") and words.flag(flag):
+            raise StackUsageError(f"doctor --{flag} and --stack-json are mutually exclusive")
 
 
 def _require_prompt_place(words: Words) -> None:

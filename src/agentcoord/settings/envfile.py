@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from agentcoord.errors import ConfigError
+from agentcoord.files import shell_line
 from agentcoord.settings.environment import (
     API_TOKEN,
     API_URL,
@@ -47,19 +48,24 @@ def parse(text: str, source: str) -> dict[str, str]:
             continue
         found = _ASSIGNMENT.fullmatch(line)
         if found is None:
-            raise ConfigError(f"unsafe user config syntax at {source}:{number}")
+            raise ConfigError(f"unsafe user config syntax at {source}:{number}", finding="user_file.syntax")
         key, written = found.groups()
         if not key.startswith("AGENT_COORD_"):
             continue
         if key not in ALLOWED:
-            raise ConfigError(f"unsupported agent-coord key at {source}:{number}: {key}")
+            raise ConfigError(
+                f"unsupported agent-coord key at {source}:{number}: {key}",
+                finding="user_file.key",
+                # As a comment: nothing here reads the key, but somebody wrote it.
+                mend=shell_line("sed", "-i.bak", f"{number}s/^/# /", source),
+            )
         if key in values:
-            raise ConfigError(f"duplicate user config key at {source}:{number}: {key}")
+            raise ConfigError(f"duplicate user config key at {source}:{number}: {key}", finding="user_file.duplicate")
         values[key] = _value(key, written, f"{source}:{number}")
     _require_policy(values.get(POLICY), f"{source}:{POLICY}")
     for key in (STATE_ROOT, STATUS_STATE_ROOT):
         if is_set(value := values.get(key, "")) and not value.startswith("/"):
-            raise ConfigError(f"{key} in {source} must be an absolute path")
+            raise ConfigError(f"{key} in {source} must be an absolute path", finding="user_file.value")
     return values
 
 
@@ -69,7 +75,9 @@ def policy(value: str, source: str) -> str:
     Raises ConfigError naming the source otherwise (spec: cli §2.4).
     """
     if value not in POLICIES:
-        raise ConfigError(f"invalid coordination policy in {source}: expected {', '.join(POLICIES)}")
+        raise ConfigError(
+            f"invalid coordination policy in {source}: expected {', '.join(POLICIES)}", finding="policy.invalid"
+        )
     return value
 
 
@@ -92,14 +100,14 @@ def configures_api_url(text: str) -> bool:
 def _value(key: str, written: str, place: str) -> str:
     words = _words(written)
     if words is None:
-        raise ConfigError(f"unsafe user config value at {place}")
+        raise ConfigError(f"unsafe user config value at {place}", finding="user_file.value")
     if len(words) > 1:
-        raise ConfigError(f"ambiguous user config value at {place}")
+        raise ConfigError(f"ambiguous user config value at {place}", finding="user_file.value")
     value = words[0] if words else ""
     if key == API_TOKEN and ("\r" in value or "\0" in value):
-        raise ConfigError(f"{API_TOKEN} in {place} must be one line")
+        raise ConfigError(f"{API_TOKEN} in {place} must be one line", finding="user_file.value")
     if "\0" in value:  # no environment and no path can carry it
-        raise ConfigError(f"unsafe user config value at {place}")
+        raise ConfigError(f"unsafe user config value at {place}", finding="user_file.value")
     return value
 
 

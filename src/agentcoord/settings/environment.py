@@ -67,6 +67,13 @@ def user_file(env: Env) -> UserFile | None:
     return None
 
 
+def user_file_variable(env: Env) -> str | None:
+    """Name the variable that says where the user file is, as `user_file` looks at them."""
+    if setting(env, ENV_FILE) is not None:
+        return ENV_FILE
+    return next((variable for variable in ("XDG_CONFIG_HOME", "HOME") if env.get(variable)), None)
+
+
 def consumer_files(env: Env) -> list[str]:
     """List the files a shell may load a fleet URL from, most telling first (spec: cli §2.8)."""
     return list(dict.fromkeys(_consumer_files(env)))
@@ -82,6 +89,11 @@ def _consumer_files(env: Env) -> Iterator[str]:
             return
 
 
+def implicit_root_variable(env: Env) -> str | None:
+    """Name the variable that says where the zero-config root is, as `implicit_root` looks at them."""
+    return next((name for name in ("XDG_STATE_HOME", "HOME") if env.get(name, "").startswith("/")), None)
+
+
 def implicit_root(env: Env) -> str | None:
     """Give the zero-config local root; None when no absolute directory is known (spec: cli §2.7)."""
     if (state_home := env.get("XDG_STATE_HOME", "")).startswith("/"):
@@ -93,5 +105,5 @@ def implicit_root(env: Env) -> str | None:
 
 def _absolute(path: str, variable: str) -> str:
     if not path.startswith("/"):
-        raise ConfigError(f"{variable} must be an absolute path")
+        raise ConfigError(f"{variable} must be an absolute path", finding="user_file.path")
     return path

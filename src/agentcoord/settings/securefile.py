@@ -21,9 +21,10 @@ from posixpath import basename, dirname, join, split
 from msgspec import Struct
 
 from agentcoord.errors import ConfigError
-from agentcoord.files import sync_directory
+from agentcoord.files import shell_line, sync_directory
 
 MAX_BYTES = 1 << 20
+MISSING = "user_file.missing"
 LOCK_SECONDS = 2.0
 WRITE_LOCK_SECONDS = 30.0  # a writer may come after hundreds of others
 LOCK_POLL_SECONDS = 0.05
@@ -64,10 +65,10 @@ def read_private(
         return _read(path, explicit=explicit, uid=uid, lock=lock, waiting=waiting or Waiting())
     except FileNotFoundError as error:
         if explicit and not missing_ok:
-            raise ConfigError(f"configured user env file does not exist: {path}") from error
+            raise ConfigError(f"configured user env file does not exist: {path}", finding=MISSING) from error
         return None
     except (OSError, ValueError) as error:  # ValueError: a path no system call accepts
-        raise ConfigError(f"cannot read user config {path}: {reason(error)}") from error
+        raise ConfigError(f"cannot read user config {path}: {reason(error)}", finding="user_file.unreadable") from error
 
 
 def peek(path: str) -> str | None:
@@ -102,14 +103,14 @@ def read_file(path: str, parent: int, uid: int) -> str:
     try:
         return _read_file(path, basename(path), parent, uid).decode()
     except UnicodeDecodeError as error:
-        raise ConfigError(f"user config contains invalid UTF-8: {path}") from error
+        raise ConfigError(f"user config contains invalid UTF-8: {path}", finding="user_file.encoding") from error
 
 
 def split_private(path: str) -> tuple[str, str]:
     """Split a path into directory and name. Raises ConfigError when no file can have that name."""
     directory, name = split(path)
     if name in ("", ".", ".."):
-        raise ConfigError(f"user config must be a regular file: {path}")
+        raise ConfigError(f"user config must be a regular file: {path}", finding="user_file.kind")
     return directory, name
 
 
@@ -135,18 +136,26 @@ def opened_parent(
 def require_private(found: os.stat_result, what: str, path: str, uid: int) -> None:
     """Check that an opened file belongs to `uid` and to nobody else. Raises ConfigError."""
     if not stat.S_ISREG(found.st_mode):
-        raise ConfigError(f"{what} must be a regular file: {path}")
+        raise ConfigError(f"{what} must be a regular file: {path}", finding="user_file.kind")
     if found.st_uid != uid:
-        raise ConfigError(f"{what} is not owned by the current user: {path}")
+        raise ConfigError(
+            f"{what} is not owned by the current user: {path}", finding="user_file.owner", mend=_chown(uid, path)
+        )
     if found.st_mode & _OTHERS:
-        raise ConfigError(f"{what} permissions are insecure (expected 0600): {path}")
+        raise ConfigError(
+            f"{what} permissions are insecure (expected 0600): {path}",
+            finding="user_file.mode",
+            mend=shell_line("chmod", "600", path),
+        )
 
 
 def lock_refusal(lock: str, error: OSError) -> ConfigError:
     """Say why a lock file cannot be opened."""
     if error.errno == ELOOP:
-        return ConfigError(f"config lock must not be a symlink: {lock}")
-    return ConfigError(f"cannot open config lock {lock}: {reason(error)}")
+        return ConfigError(
+            f"config lock must not be a symlink: {lock}", finding="user_file.lock", mend=shell_line("rm", lock)
+        )
+    return ConfigError(f"cannot open config lock {lock}: {reason(error)}", finding="user_file.lock")
 
 
 def wait_for_lock(descriptor: int, lock: str, waiting: Waiting, *, writing: bool = False) -> None:
@@ -160,10 +169,17 @@ def wait_for_lock(descriptor: int, lock: str, waiting: Waiting, *, writing: bool
         except BlockingIOError:
             if (left := give_up - waiting.clock()) <= 0:
                 kind = "write" if writing else "read"
-                raise ConfigError(f"timed out acquiring config {kind} lock after {seconds:g} seconds: {lock}") from None
+                raise ConfigError(
+                    f"timed out acquiring config {kind} lock after {seconds:g} seconds: {lock}",
+                    finding="user_file.locked",
+                ) from None
             waiting.sleep(min(LOCK_POLL_SECONDS, left))
         else:
             return
+
+
+def _chown(uid: int, path: str) -> str | None:
+    return shell_line("chown", str(uid), path)
 
 
 def reason(error: OSError | ValueError) -> str:
@@ -203,7 +219,10 @@ def _trusted(
         found = look(path)
         if stat.S_ISLNK(found.st_mode):
             if found.st_uid not in (0, uid):
-                raise ConfigError(f"config parent must not contain a user-controlled symlink: {path}")
+                raise ConfigError(
+                    f"config parent must not contain a user-controlled symlink: {path}",
+                    finding="user_file.parent_symlink",
+                )
             if (links := links + 1) > _MAX_LINKS:
                 raise OSError(ELOOP, os.strerror(ELOOP), path)
             target = os.readlink(path)
@@ -216,7 +235,7 @@ def _trusted(
         if not conventional or any(step not in ("", ".") for step in ahead):
             _require_trusted(here, uid)
         elif not stat.S_ISDIR(found.st_mode):
-            raise ConfigError(f"config parent component is not a directory: {path}")
+            raise ConfigError(f"config parent component is not a directory: {path}", finding="user_file.parent_kind")
     return here
 
 
@@ -251,35 +270,56 @@ def _make(name: str, above: int) -> None:
 
 def _require_trusted(directory: _Directory, uid: int) -> None:
     if not stat.S_ISDIR(directory.found.st_mode):
-        raise ConfigError(f"config parent component is not a directory: {directory.path}")
+        raise ConfigError(
+            f"config parent component is not a directory: {directory.path}", finding="user_file.parent_kind"
+        )
     if directory.found.st_uid not in (0, uid):
-        raise ConfigError(f"config parent component has an unsafe owner: {directory.path}")
+        raise ConfigError(
+            f"config parent component has an unsafe owner: {directory.path}",
+            finding="user_file.parent_owner",
+            mend=_chown(uid, directory.path),
+        )
     if directory.found.st_mode & _OTHERS_MAY_WRITE:
-        raise ConfigError(f"config parent permissions are unsafe: {directory.path}")
+        # What everybody shares, like /tmp, is not to be closed: the file is in the wrong place.
+        shared = directory.found.st_mode & stat.S_ISVTX
+        raise ConfigError(
+            f"config parent permissions are unsafe: {directory.path}",
+            finding="user_file.parent_mode",
+            mend=None if shared else shell_line("chmod", "go-w", directory.path),
+        )
 
 
 def _close_leaf_to_others(named: str, leaf: _Directory, uid: int, *, writing: bool) -> None:
     """Bring the conventional directory to 0700 if others could at most look into it."""
-    unsafe = f"config parent leaf permissions are unsafe (expected 0700): {leaf.path}"
+    ours = basename(leaf.path) == basename(named)
+    unsafe = ConfigError(
+        f"config parent leaf permissions are unsafe (expected 0700): {leaf.path}",
+        finding="user_file.parent_mode",
+        mend=shell_line("chmod", "700", leaf.path) if ours else None,
+    )
     if leaf.found.st_uid != uid:
-        raise ConfigError(f"config parent leaf is not owned by the current user: {leaf.path}")
+        raise ConfigError(
+            f"config parent leaf is not owned by the current user: {leaf.path}",
+            finding="user_file.parent_owner",
+            mend=_chown(uid, leaf.path),
+        )
     if not leaf.found.st_mode & _OTHERS:
         if writing and leaf.found.st_mode & stat.S_IRWXU != stat.S_IRWXU:
-            raise ConfigError(unsafe)
+            raise unsafe
         return
     # A link of our name may point anywhere; only a directory of our name is ours to close.
-    if leaf.found.st_mode & _OTHERS_MAY_WRITE or basename(leaf.path) != basename(named):
-        raise ConfigError(unsafe)
+    if leaf.found.st_mode & _OTHERS_MAY_WRITE or not ours:
+        raise unsafe
     descriptor = os.open(leaf.path, _OPEN_DIRECTORY)
     try:
         _require_same(leaf, os.fstat(descriptor))
         try:
             os.fchmod(descriptor, stat.S_IRWXU)
         except OSError as error:
-            raise ConfigError(unsafe) from error
+            raise unsafe from error
         after = os.fstat(descriptor)
         if after.st_uid != uid or after.st_mode & _OTHERS:
-            raise ConfigError(unsafe)
+            raise unsafe
     finally:
         os.close(descriptor)
 
@@ -318,9 +358,11 @@ def _read_file(path: str, name: str, parent: int, uid: int) -> bytes:
         descriptor = os.open(name, _OPEN_FILE, dir_fd=parent)
     except OSError as error:
         if error.errno == ELOOP:
-            raise ConfigError(f"user config must be a regular file, not a symlink: {path}") from error
+            raise ConfigError(
+                f"user config must be a regular file, not a symlink: {path}", finding="user_file.symlink"
+            ) from error
         if error.errno in (ENXIO, EOPNOTSUPP):  # a socket cannot be opened at all
-            raise ConfigError(f"user config must be a regular file: {path}") from error
+            raise ConfigError(f"user config must be a regular file: {path}", finding="user_file.kind") from error
         raise
     try:
         require_private(os.fstat(descriptor), "user config", path, uid)
@@ -328,7 +370,7 @@ def _read_file(path: str, name: str, parent: int, uid: int) -> bytes:
     finally:
         os.close(descriptor)
     if len(data) > MAX_BYTES:
-        raise ConfigError(f"user config is larger than {MAX_BYTES} bytes: {path}")
+        raise ConfigError(f"user config is larger than {MAX_BYTES} bytes: {path}", finding="user_file.size")
     return data
 
 

@@ -156,6 +156,8 @@ class SelectionError(ConfigError):
     `selection` is what had been chosen by then, without a token; its lines are still to be printed.
     """
 
+    topic = "selection.refused"
+
     def __init__(self, message: str, selection: Selection) -> None:
         self.selection = selection
         super().__init__(message)

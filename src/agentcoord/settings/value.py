@@ -80,6 +80,7 @@ __all__ = [
     "SelectionError",
     "Settings",
     "check_usage",
+    "fleet_file",
     "load",
     "redact",
     "role_of",
@@ -88,6 +89,7 @@ __all__ = [
 ]
 
 PolicySource = Literal["process_env", "user_config", "policy_file", "default"]
+Use = Literal["read", "absent", "bypassed", "not_loaded"]
 
 DEFAULT_POLICY = "optional"
 _INSTALLED_STATE = ("claims", "heartbeats", "batches")
@@ -104,6 +106,8 @@ class Settings(Discreet, frozen=True, kw_only=True):
     policy_source: PolicySource = "default"
     user_file: UserFile | None = None
     saved_url: str | None = None
+    saved_keys: frozenset[str] = frozenset()  # what is set in the user file; of the values, only those above are kept
+    user_file_use: Use = "not_loaded"
 
     @property
     def selected(self) -> Selection:
@@ -161,6 +165,8 @@ def load(
         policy_source=policy_source,
         user_file=file,
         saved_url=saved.get(API_URL),
+        saved_keys=frozenset(key for key in saved if is_set(saved[key])),
+        user_file_use="bypassed" if flags.ignore_user_config else "absent" if text is None else "read",
     )
 
 
@@ -176,16 +182,18 @@ def check_usage(
         raise StackUsageError(wrong) if stack_json else UsageError(wrong)
 
 
-def without_user_file(env: Env, flags: Flags) -> Settings:
+def without_user_file(env: Env, flags: Flags, *, selecting: Env | None = None) -> Settings:
     """Give what is known when the user file cannot be loaded: the flags' selection and the process's identity.
 
-    For the stack report only, which must name the backend it could not reach (spec: cli §14.2).
+    With `selecting`, what is selected there counts as well: no user file could overrule it.
+
+    For the doctor's reports only, which must name the backend they could not reach (spec: cli §14.2).
     """
     bypassing = Flags(state_root=flags.state_root, api_url=flags.api_url, backend=flags.backend, ref=flags.ref)
     return Settings(
         command="doctor",
         role=Role.DOCTOR,
-        selection=choose(Role.SHOW, bypassing, {}, {}),
+        selection=choose(Role.SHOW, bypassing, selecting or {}, {}),
         identity=_identity(env, {}),
     )
 
@@ -288,14 +296,19 @@ def _select(
     try:
         selection = choose(role, flags, env, saved, install_root=_with_state(install_root))
         if not stack_json and concerned_by_split_brain(selection, role, flags, env, saved):
-            texts = ((path, known.get(path) or peek(path) or "") for path in consumer_files(env))
-            file = next((path for path, text in texts if envfile.configures_api_url(text)), None)
+            file = fleet_file(env, known)
             selection = selection if file is None else guard(selection, role, file)
     except SelectionError as error:
         if stack_json:
             raise SelectionError(str(error), error.selection.silent()) from error
         raise
     return selection.silent() if stack_json else selection
+
+
+def fleet_file(env: Env, known: Mapping[str, str] | None = None) -> str | None:
+    """Give the first consumer file that configures a fleet URL; `known` is what was read already, by path."""
+    texts = ((path, (known or {}).get(path) or peek(path) or "") for path in consumer_files(env))
+    return next((path for path, text in texts if envfile.configures_api_url(text)), None)
 
 
 def _with_state(install_root: str | None) -> str | None:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageError
 from agentcoord.files import LOCK_WAIT, cause_of, printable, release_lock, remove_durably, replace_durably, take_lock
@@ -12,6 +13,9 @@ from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
 from agentcoord.stores.base import Decode, Listing, Stored, Version
 from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load
+
+if TYPE_CHECKING:
+    from agentcoord.stores.survey import Survey
 
 
 class LocalStore:
@@ -129,6 +133,12 @@ class LocalStore:
         self._tree.check_root(writable=writable)
         for family in FAMILIES:
             self._tree.has_directory(family)
+
+    def survey(self, *, before: float) -> "Survey":
+        """Look at all that is there without reading a record; `before` as for `stores.survey.survey`."""
+        from agentcoord.stores.survey import survey  # only the doctor asks
+
+        return survey(self._tree, before=before)
 
     def exists(self) -> bool:
         """Tell whether there is anything at the root."""

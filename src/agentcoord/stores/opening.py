@@ -16,7 +16,8 @@ def open_store(selection: Selection, cwd: str) -> Store:
     what = "HTTP" if selection.kind == "http" else "legacy GitHub"
     raise StoreError(
         f"the {what} backend is selected, but this release speaks to local state roots only; "
-        "pass --state-root PATH for a local one"
+        "pass --state-root PATH for a local one",
+        finding="backend.unsupported",
     )
 
 

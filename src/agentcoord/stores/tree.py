@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 
 from agentcoord.errors import Defect, StoreError, Unreadable
-from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory, printable
+from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory, printable, shell_line
 from agentcoord.protocol.paths import is_record, may_be_dotted
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
@@ -125,7 +125,7 @@ class Tree:
         if error.errno == errno.ENAMETOOLONG:
             return Unreadable(f"state record path is too long: {path}", path=path, defect=Defect.PATH_TOO_LONG)
         if error.errno in ROOTLESS and not os.path.isdir(self.root):
-            return StoreError(f"state root is not a directory: {self.root}")
+            return self._no_directory()
         if error.errno in _DENIED:
             message = f"state record path is not readable or searchable: {path}"
             return Unreadable(message, path=path, defect=Defect.NOT_READABLE)
@@ -138,27 +138,47 @@ class Tree:
         try:
             make_directories(self.root)
         except (FileExistsError, NotADirectoryError) as error:
-            raise StoreError(f"state root is not a directory: {self.root}") from error
+            raise self._no_directory() from error
         except OSError as error:
-            raise StoreError(f"state root cannot be created: {self.root}: {cause_of(error)}") from error
+            raise StoreError(
+                f"state root cannot be created: {self.root}: {cause_of(error)}", finding="state_root.missing"
+            ) from error
 
     def check_root(self, *, writable: bool) -> None:
         """Check that the root is a directory we may use. Raises StoreError."""
         try:
-            mode = os.stat(self.root).st_mode
+            found = os.stat(self.root)
         except FileNotFoundError as error:
-            raise StoreError(f"state root does not exist: {self.root}") from error
+            raise StoreError(
+                f"state root does not exist: {self.root}",
+                finding="state_root.missing",
+                mend=shell_line("mkdir", "-p", "-m", "700", self.root),
+            ) from error
         except NotADirectoryError as error:
-            raise StoreError(f"state root is not a directory: {self.root}") from error
+            raise self._no_directory() from error
         except OSError as error:
             why = "" if error.errno in _DENIED else f": {cause_of(error)}"
-            raise StoreError(f"state root is not readable: {self.root}{why}") from error
-        if not stat.S_ISDIR(mode):
-            raise StoreError(f"state root is not a directory: {self.root}")
+            raise StoreError(
+                f"state root is not readable: {self.root}{why}", finding="state_root.unreadable"
+            ) from error
+        if not stat.S_ISDIR(found.st_mode):
+            raise self._no_directory()
         if not os.access(self.root, os.R_OK | os.X_OK):
-            raise StoreError(f"state root is not readable: {self.root}")
+            raise StoreError(
+                f"state root is not readable: {self.root}", finding="state_root.unreadable", mend=self._opening(found)
+            )
         if writable and not os.access(self.root, os.W_OK):
-            raise StoreError(f"state root is not writable: {self.root}")
+            raise StoreError(
+                f"state root is not writable: {self.root}", finding="state_root.unwritable", mend=self._opening(found)
+            )
+
+    def _no_directory(self) -> StoreError:
+        return StoreError(f"state root is not a directory: {self.root}", finding="state_root.kind")
+
+    def _opening(self, found: os.stat_result) -> str | None:
+        """Give the command that opens the root to its owner; None where it is not ours, or open and still refused."""
+        closed = found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXU != stat.S_IRWXU
+        return shell_line("chmod", "u+rwx", self.root) if closed else None
 
     def open_above(self, path: str, *, create: bool) -> int | None:
         """Open the directory of a record, for the caller to close; None when it is missing and not to be created.
@@ -203,11 +223,15 @@ class Tree:
             except FileNotFoundError:
                 return False
             except OSError as error:
-                raise self._unlistable(prefix, error) from error
+                raise self.unlistable(prefix, error) from error
             if stat.S_ISLNK(mode):
-                raise StoreError(f"state layout invalid: {above} is a symlink")
+                raise self._linked(above)
             if not stat.S_ISDIR(mode):
-                raise StoreError(f"state layout invalid: {above} is not a directory")
+                raise StoreError(
+                    f"state layout invalid: {above} is not a directory",
+                    finding="layout.kind",
+                    mend=shell_line("mv", self.base + above, f"{self.base}{above}.aside"),
+                )
         return True
 
     def names_below(self, prefix: str) -> Sequence[str]:
@@ -232,33 +256,51 @@ class Tree:
                         if entry.is_file(follow_symlinks=False):  # from the directory entry: no call per file
                             if name.endswith(".json") and not name.startswith("."):
                                 names.append(stem + name)
-                        elif (name[0] != "." or may_be_dotted(stem + name)) and self._is_directory(stem + name, entry):
+                        elif (name[0] != "." or may_be_dotted(stem + name)) and self.is_directory(stem + name, entry):
                             pending.append(stem + name)
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise self._unlistable(directory, error) from error
+                raise self.unlistable(directory, error) from error
         names.sort()
         return names
 
-    def _is_directory(self, path: str, entry: os.DirEntry[str]) -> bool:
+    def is_directory(self, path: str, entry: os.DirEntry[str]) -> bool:
         """Tell a directory to descend into from what is nobody's record. Raises StoreError for what hides one."""
         if entry.is_symlink():
-            raise StoreError(f"state layout invalid: {printable(path)} is a symlink")
+            raise self._linked(path)
         if entry.is_dir(follow_symlinks=False) and not is_record(path):
             return True
         # Where the file system does not tell kinds in its directories, a name just removed has none.
         if not entry.name.endswith(".json") or not os.path.lexists(self.base + path):
             return False
-        raise StoreError(f"state layout invalid: {printable(path)} is not a regular file")
+        place = self.base + path
+        raise StoreError(
+            f"state layout invalid: {printable(path)} is not a regular file",
+            finding="layout.kind",
+            # A directory would go on being one of the tree, whatever it is called.
+            mend=None if entry.is_dir(follow_symlinks=False) else shell_line("mv", place, f"{place}.aside"),
+        )
 
-    def _unlistable(self, prefix: str, error: OSError) -> StoreError:
+    def _linked(self, path: str) -> StoreError:
+        return StoreError(
+            f"state layout invalid: {printable(path)} is a symlink",
+            finding="layout.symlink",
+            mend=shell_line("rm", self.base + path),
+        )
+
+    def unlistable(self, prefix: str, error: OSError) -> StoreError:
+        """Say what stands in the way of listing a prefix."""
         if error.errno in ROOTLESS and not os.path.isdir(self.root):
-            return StoreError(f"state root is not a directory: {self.root}")
+            return self._no_directory()
         if error.errno in _DENIED:
             if not os.access(self.root, os.X_OK):
-                return StoreError(f"state root is not readable: {self.root}")
-            return StoreError(f"state prefix is not readable or searchable: {printable(prefix)}")
+                return StoreError(f"state root is not readable: {self.root}", finding="state_root.unreadable")
+            return StoreError(
+                f"state prefix is not readable or searchable: {printable(prefix)}",
+                finding="layout.unreadable",
+                mend=shell_line("chmod", "u+rwx", self.base + prefix),
+            )
         return StoreError(f"state prefix cannot be listed: {printable(prefix)}: {cause_of(error)}")
 
 

@@ -2,7 +2,8 @@
 
 from agentcoord.cli.output import Output
 from agentcoord.errors import Exit
-from agentcoord.operations.doctor.report import Report
+from agentcoord.files import printable
+from agentcoord.operations.doctor.report import Explanation, Report
 from agentcoord.operations.doctor.stack import StackReport
 from agentcoord.protocol.documents import Document, encode_pretty
 from agentcoord.version import VERSION
@@ -30,8 +31,26 @@ def render_report(report: Report, output: Output, *, json: bool) -> None:
         shown = report.environment
         lines += [f"{key}: {shown[key] or '-'}" for key in ("machine_id", "session_id")]
         lines += [f"{key}: {shown[key]}" for key in ("session_source", "machine_match")]
+    if report.explanation is not None:
+        lines += _explained(report.explanation)
     for line in lines:
         output.say(line)
+
+
+def _explained(explanation: Explanation) -> list[str]:
+    settings = [f"- {origin.name}: {origin.value or '-'} ({origin.source})" for origin in explanation.settings]
+    found = explanation.file_system
+    where: list[str] = []
+    if found is not None:
+        where = [f"- mount_point: {printable(found.mount.point)}", f"- type: {printable(found.mount.type)}"]
+        where.append(f"- locks: {found.locks}" + ("" if found.fault is None else f" ({printable(found.fault)})"))
+    findings: list[str] = []
+    for finding in explanation.findings:
+        findings.append(f"- {finding.severity} {finding.id}: {finding.summary}")
+        if finding.mend is not None:
+            findings.append(f"  {finding.mend}")
+    none = ["- none"]
+    return ["settings", *(settings or none), "file_system", *(where or none), "findings", *(findings or none)]
 
 
 def _facts(report: Report) -> Document:
@@ -50,7 +69,32 @@ def _facts(report: Report) -> Document:
         facts["doctor_prefix"] = report.prefix
     if report.environment is not None:
         facts["environment_identity"] = report.environment
+    if report.explanation is not None:
+        facts |= _explanation(report.explanation)
     return facts
+
+
+def _explanation(explanation: Explanation) -> Document:
+    found = explanation.file_system
+    return {
+        "settings": [
+            {"name": origin.name, "value": origin.value, "source": origin.source} for origin in explanation.settings
+        ],
+        "file_system": None
+        if found is None
+        else {
+            "mount_point": printable(found.mount.point),
+            "type": printable(found.mount.type),
+            "source": printable(found.mount.source),
+            "options": [printable(option) for option in found.mount.options],
+            "locks": found.locks,
+            "fault": None if found.fault is None else printable(found.fault),
+        },
+        "findings": [
+            {"id": finding.id, "severity": finding.severity, "summary": finding.summary, "mend": finding.mend}
+            for finding in explanation.findings
+        ],
+    }
 
 
 def render_stack(report: StackReport, output: Output) -> None:

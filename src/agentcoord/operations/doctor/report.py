@@ -1,6 +1,7 @@
 """The doctor's verdict on the selected backend (spec: cli §14.1)."""
 
-from typing import Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -9,7 +10,12 @@ from agentcoord.protocol.documents import Document
 from agentcoord.protocol.identity import Identity
 from agentcoord.protocol.paths import FAMILIES
 from agentcoord.stores.base import Store
+from agentcoord.stores.filesystem import FileSystem, require_locks
 from agentcoord.version import VERSION
+
+if TYPE_CHECKING:  # most reports are not explained
+    from agentcoord.operations.doctor.findings import Finding
+    from agentcoord.settings.provenance import Origin
 
 Match = Literal["match", "mismatch", "unverified"]
 
@@ -23,15 +29,24 @@ class Backend(Struct, frozen=True):
     root: str | None = None
 
 
+class Explanation(Struct, frozen=True):
+    """What stands behind a report: where settings came from, where a local root lies, all that is wrong."""
+
+    settings: "tuple[Origin, ...]" = ()
+    file_system: FileSystem | None = None
+    findings: "tuple[Finding, ...]" = ()
+
+
 class Report(Struct, frozen=True):
     """What the doctor found. `split_brain_file` is what makes a reachable backend the wrong one."""
 
     backend: Backend
     deep: bool
-    status: Literal["ok", "split_brain"]
+    status: Literal["ok", "split_brain", "error"]
     prefix: str | None = None
     split_brain_file: str | None = None
     environment: Document | None = None
+    explanation: Explanation | None = None
 
 
 def environment_identity(identity: Identity, token_machine: str | None = None) -> Document:
@@ -57,11 +72,24 @@ async def examine(
     deep: bool,
     prefix: str | None,
     split_brain_file: str | None,
+    file_system: Callable[[], FileSystem | None] = lambda: None,
 ) -> Report:
-    """Examine the backend; deep also parses every record. Raises StoreError for what cannot be trusted."""
+    """Examine the backend; deep also parses every record. Raises StoreError for what cannot be trusted.
+
+    `file_system` tells where a local root lies, and is asked once there is one.
+    """
     await check_backend(store, writable=True)
+    if (found := file_system()) is not None:
+        require_locks(backend.root or "", found)
     if deep:
         await check_records(store, FAMILIES)
+    return plain_report(backend, identity, deep=deep, prefix=prefix, split_brain_file=split_brain_file)
+
+
+def plain_report(
+    backend: Backend, identity: Identity, *, deep: bool, prefix: str | None, split_brain_file: str | None
+) -> Report:
+    """Give the report on a backend with which nothing is wrong, but for a split brain."""
     return Report(
         backend=backend,
         deep=deep,

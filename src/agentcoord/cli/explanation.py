@@ -1,0 +1,112 @@
+"""`doctor --explain`: the report that goes on after the first fault, from the settings to what is printed."""
+
+from datetime import timedelta
+
+from agentcoord.cli.examination import backend_of, file_system_of
+from agentcoord.cli.output import Invocation, Output
+from agentcoord.cli.render.doctor import render_report
+from agentcoord.cli.requests import DoctorRequest
+from agentcoord.errors import ConfigError, CoordError, Exit
+from agentcoord.operations.doctor.explaining import Ground, explain
+from agentcoord.operations.doctor.findings import (
+    LEFTOVER_MINUTES,
+    Finding,
+    of_no_machine,
+    of_relative_root,
+    of_split_brain,
+)
+from agentcoord.operations.doctor.report import plain_report
+from agentcoord.settings.environment import STATE_ROOT, STATUS_STATE_ROOT
+from agentcoord.settings.provenance import provenance
+from agentcoord.settings.selection import Flags, SelectionError, split_brain_refusal
+from agentcoord.settings.value import Settings, fleet_file
+from agentcoord.stores.base import Store
+from agentcoord.stores.opening import absolute, open_local, open_store
+
+
+async def explanation(
+    request: DoctorRequest,
+    settings: Settings,
+    fault: ConfigError | None,
+    invocation: Invocation,
+    output: Output,
+    *,
+    json: bool,
+    flags: Flags,
+) -> None:
+    """Report all that can be found out, then end as the plain doctor does; `fault` is why nothing was selected."""
+    selection = settings.selected
+    faults: list[CoordError] = [] if fault is None else [fault]
+    store = ground = None
+    if fault is None or selection.root is not None:  # a root that needs no user file can be looked at without one
+        store, ground, refused = _opened(settings, invocation)
+        faults += [] if refused is None else [refused]
+    report, first = await explain(
+        plain_report(
+            backend_of(selection, invocation.cwd),
+            settings.identity,
+            deep=request.deep,
+            prefix=request.prefix,
+            split_brain_file=selection.split_brain_file,
+        ),
+        store,
+        ground,
+        faults,
+        settings=provenance(
+            invocation.env,
+            settings.saved_keys,
+            flags,
+            settings,
+            cwd=invocation.cwd,
+            fleet_file=fleet_file(invocation.env),
+        ),
+        hints=_hints(settings, invocation.cwd),
+    )
+    render_report(report, output, json=json)
+    if first is not None:
+        said = first.selection.said if isinstance(first, SelectionError) else ()
+        output.stderr += [*said, str(first)]
+        output.exit = first.exit
+    elif selection.split_brain_file is not None:
+        output.stderr.append(split_brain_refusal(selection.split_brain_file))
+        output.exit = Exit.UNKNOWN
+
+
+def _opened(settings: Settings, invocation: Invocation) -> tuple[Store | None, Ground | None, CoordError | None]:
+    """Open the backend, and a local root to be looked at as files; or say why not."""
+    selection = settings.selected
+    try:
+        store = open_store(selection, invocation.cwd)
+        local = open_local(selection, invocation.cwd)
+    except CoordError as error:
+        return None, None, error
+    if local is None:
+        return store, None, None
+    before = (invocation.now() - timedelta(minutes=LEFTOVER_MINUTES)).timestamp()
+    ground = Ground(
+        root=local.root,
+        survey=lambda: local.survey(before=before),
+        file_system=lambda: file_system_of(selection, invocation),
+    )
+    try:
+        if selection.implicit:
+            local.create_root()
+    except CoordError as error:
+        return None, ground, error
+    return store, ground, None
+
+
+def _hints(settings: Settings, cwd: str) -> list[Finding]:
+    selection = settings.selected
+    hints: list[Finding] = []
+    # What a user file that was not loaded may say is not to be called missing.
+    if settings.identity.machine_id is None and settings.user_file_use != "not_loaded":
+        hints.append(of_no_machine(savable=settings.user_file is not None))
+    root = selection.root
+    if root is not None and not root.startswith("/") and cwd:
+        named = STATUS_STATE_ROOT if selection.status_root else STATE_ROOT
+        variable = named if selection.backend_source == "process_env" else None
+        hints.append(of_relative_root(root, absolute(root, cwd), variable))
+    if (file := selection.split_brain_file) is not None:
+        hints.append(of_split_brain(split_brain_refusal(file), file))
+    return hints

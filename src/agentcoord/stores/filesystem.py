@@ -1,0 +1,261 @@
+"""Which file system a state root lies on, and whether its locks keep writers on other machines out.
+
+Two writers of a record meet at an flock. A network file system may be told to keep such locks on the
+machine that takes them: each side then believes to be alone, and one overwrites the other.
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Literal
+
+from msgspec import Struct
+
+from agentcoord.errors import StoreError
+from agentcoord.files import printable
+from agentcoord.settings.selection import redact
+
+MOUNT_TABLE = "/proc/self/mountinfo"
+_MAC_MOUNT = "/sbin/mount"
+_MAC_SECONDS = 5.0
+
+Locks = Literal["shared", "network", "untested", "tested", "private"]
+"""What flock is worth: `shared` on a local disk, `network` where the server has to keep it, `untested` and
+`tested` on a kind of file system that is not known here, `private` where others do not see it."""
+
+_LOCAL = frozenset(
+    [
+        "apfs",
+        "aufs",
+        "bcachefs",
+        "btrfs",
+        "ecryptfs",
+        "erofs",
+        "exfat",
+        "ext2",
+        "ext3",
+        "ext4",
+        "f2fs",
+        "hfs",
+        "hfsplus",
+        "jfs",
+        "minix",
+        "msdos",
+        "nilfs2",
+        "ntfs",
+        "ntfs3",
+        "overlay",
+        "overlayfs",
+        "ramfs",
+        "reiserfs",
+        "rootfs",
+        "tmpfs",
+        "ubifs",
+        "udf",
+        "ufs",
+        "vfat",
+        "xfs",
+        "zfs",
+    ]
+)
+_NETWORK = frozenset(
+    [
+        "9p",
+        "afpfs",
+        "afs",
+        "beegfs",
+        "ceph",
+        "cifs",
+        "coda",
+        "fuse.ceph",
+        "fuse.glusterfs",
+        "glusterfs",
+        "gfs2",
+        "gpfs",
+        "lustre",
+        "ncpfs",
+        "nfs",
+        "nfs4",
+        "ocfs2",
+        "orangefs",
+        "smb2",
+        "smb3",
+        "smbfs",
+        "webdav",
+    ]
+)
+_PRIVATE = frozenset(["fuse.gcsfuse", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "fuse.goofys"])
+"""Kinds whose locks never leave the machine."""
+_NFS = ("nolock", "nolocks", "locallocks", "local_lock=flock", "local_lock=all")
+_SMB = ("nobrl", "nolock")
+_KEEPS_LOCKS = {
+    "nfs": _NFS,
+    "nfs4": _NFS,
+    "cifs": _SMB,
+    "smb2": _SMB,
+    "smb3": _SMB,
+    "lustre": ("localflock", "noflock"),
+    "gfs2": ("localflocks",),
+    "ocfs2": ("localflocks",),
+}
+"""Options by which a file system keeps flock on the machine."""
+
+PROBE = "flock"
+"""The fault of a file system whose locks were tried and do not work."""
+
+_ESCAPED = re.compile(r"\\([0-7]{3})")
+_MAC_LINE = re.compile(r"(?P<source>.+?) on (?P<point>/.*) \((?P<type>[^,()]+)(?:, (?P<options>[^()]*))?\)")
+_SECRET = ("pass", "cred", "key")
+_LEAST_FIELDS = 6
+
+
+class Mount(Struct, frozen=True):
+    """A mounted file system. `source` comes without userinfo, `options` without what might be a secret."""
+
+    point: str
+    type: str
+    options: tuple[str, ...] = ()
+    source: str = ""
+
+
+class FileSystem(Struct, frozen=True):
+    """Where a state root lies, what its locks are worth, and the option (or kind) that makes them private."""
+
+    mount: Mount
+    locks: Locks
+    fault: str | None = None
+
+
+def parse_mount_table(text: str) -> list[Mount]:
+    """Read the kernel's table of mounts, in its order; a line of another form is passed over."""
+    mounts: list[Mount] = []
+    for line in text.split("\n"):
+        placed, _, kept = line.partition(" - ")
+        left, right = placed.split(" "), kept.split(" ")
+        if len(left) < _LEAST_FIELDS or not right[0]:
+            continue
+        source = _unescaped(right[1]) if len(right) > 1 else ""
+        options = [*left[5].split(","), *(right[2].split(",") if len(right) > 2 else ())]
+        mounts.append(_mount(_unescaped(left[4]), _unescaped(right[0]), map(_unescaped, options), source))
+    return mounts
+
+
+def parse_mac_mounts(text: str) -> list[Mount]:
+    """Read what `/sbin/mount` prints on macOS, in its order; a line of another form is passed over."""
+    return [
+        _mount(found["point"], found["type"], (found["options"] or "").split(", "), found["source"])
+        for line in text.split("\n")
+        if (found := _MAC_LINE.fullmatch(line))
+    ]
+
+
+def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
+    """Give the mount that a real absolute path lies on: the longest point, and of two on one point the later."""
+    best: Mount | None = None
+    for mount in mounts:
+        above = mount.point.rstrip("/") + "/"
+        if (path + "/").startswith(above) and (best is None or len(mount.point) >= len(best.point)):
+            best = mount
+    return best
+
+
+def judge(mount: Mount) -> FileSystem:
+    """Tell what the locks of a mount are worth by its kind and options alone."""
+    if mount.type in _PRIVATE:
+        return FileSystem(mount, "private", mount.type)
+    if mount.type in _NETWORK:
+        fault = next((option for option in mount.options if option in _KEEPS_LOCKS.get(mount.type, ())), None)
+        return FileSystem(mount, "network" if fault is None else "private", fault)
+    return FileSystem(mount, "shared" if mount.type in _LOCAL or "local" in mount.options else "untested")
+
+
+def require_locks(root: str, found: FileSystem) -> None:
+    """Check that writers of a root keep each other out. Raises StoreError naming root, kind and option."""
+    if found.locks != "private":
+        return
+    kind, way_out = found.mount.type, "move the root to a local disk"
+    if found.fault == PROBE:
+        why = "a lock held there kept nobody out"
+    elif found.fault == kind:
+        why = "its locks are not seen by other machines"
+    else:
+        why = f"mounted with {found.fault}, which keeps locks on each machine"
+        way_out = f"mount {found.mount.point} without it, or {way_out}"
+    raise StoreError(
+        f"state root has no working locks: {root} is on {kind}: {printable(why)}; {printable(way_out)}",
+        finding="file_system.locks",
+    )
+
+
+def look(
+    root: str, read_file: Callable[[str], bytes], random: Callable[[int], bytes], *, mac: bool
+) -> FileSystem | None:
+    """Find out where a root lies; None where nobody can tell. A kind that is not known is tried (see `tried`).
+
+    `read_file` raises OSError, `random` gives that many bytes.
+    """
+    try:
+        mounts = _mac_mounts() if mac else parse_mount_table(os.fsdecode(read_file(MOUNT_TABLE)))
+        mount = mount_of(os.path.realpath(root), mounts)
+    except (OSError, ValueError):  # ValueError: a path no system call accepts
+        return None
+    if mount is None:
+        return None
+    found = judge(mount)
+    return tried(root, found, random) if found.locks == "untested" else found
+
+
+def tried(root: str, found: FileSystem, random: Callable[[int], bytes]) -> FileSystem:
+    """Try whether a lock keeps a second taker out, on a file of that purpose which is removed again.
+
+    Where no file can be made it stays `untested`; that the root is not writable is somebody else's finding.
+    """
+    place = f"{root.rstrip('/')}/.lock-probe-{os.getpid()}-{random(6).hex()}"
+    try:
+        first = os.open(place, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except (OSError, ValueError):
+        return found
+    try:
+        second = os.open(place, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            works = excludes(first, second)
+        finally:
+            os.close(second)
+    except OSError:
+        works = False
+    finally:
+        os.close(first)
+        with suppress(OSError):
+            os.unlink(place)
+    return FileSystem(found.mount, "tested") if works else FileSystem(found.mount, "private", PROBE)
+
+
+def excludes(first: int, second: int, flock: Callable[[int, int], object] = fcntl.flock) -> bool:
+    """Tell whether a lock held through one descriptor is refused to another. Raises OSError where there are none."""
+    flock(first, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    try:
+        flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _mac_mounts() -> list[Mount]:
+    from subprocess import SubprocessError, run  # a dear import, for one system alone
+
+    try:
+        ran = run([_MAC_MOUNT], capture_output=True, check=False, timeout=_MAC_SECONDS)
+    except SubprocessError as error:
+        raise OSError(str(error)) from error
+    return parse_mac_mounts(os.fsdecode(ran.stdout))
+
+
+def _mount(point: str, kind: str, options: Iterable[str], source: str) -> Mount:
+    told = dict.fromkeys(option for option in options if option and not option.lower().startswith(_SECRET))
+    return Mount(point, kind, tuple(told), redact(source))
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPED.sub(lambda found: chr(int(found.group(1), 8)), text)
