@@ -6,6 +6,7 @@ directory. Nothing else has a meaning on a server (spec: http §3, §4; records 
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import cast
 
 from msgspec import Struct
@@ -91,6 +92,7 @@ def is_scope(scope: object) -> bool:
     return isinstance(scope, str) and (scope == EVERYTHING or is_directory_prefix(scope) or is_record_path(scope))
 
 
+@lru_cache(maxsize=1024)  # asked with every request, of a few machines
 def read_scopes(stored: str | bytes) -> tuple[str, ...]:
     """Read a stored list of scopes. One that is not whole and valid grants nothing at all (spec: http §2)."""
     try:

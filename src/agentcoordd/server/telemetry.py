@@ -1,70 +1,100 @@
 """What the server tells of itself: an access log without secrets, and figures for Prometheus."""
 
 import time
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from bisect import bisect_left
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
 
 from agentcoordd.server.answers import Answer, Scope
 from agentcoordd.server.storage.base import StorageDown
 
 _METHODS = frozenset({"GET", "PUT", "DELETE"})
-_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 60)
+_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 60.0)
 _ABORTED = 499
 """What the log says when the caller left or the answer never began."""
 
 
 class Seen:
-    """What became of one request."""
+    """One request from beginning to end: a context that tells what became of it."""
 
-    __slots__ = ("fault", "status")
+    __slots__ = ("_began", "_route", "_scope", "_telemetry", "fault", "status")
 
-    def __init__(self) -> None:
+    def __init__(self, telemetry: "Telemetry", scope: Scope, route: str) -> None:
+        self._telemetry, self._scope, self._route = telemetry, scope, route
+        self._began = 0.0
         self.status = _ABORTED
         self.fault = ""
+
+    def __enter__(self) -> "Seen":
+        self._telemetry.open += 1
+        self._began = time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._telemetry.open -= 1
+        took = time.perf_counter() - self._began
+        self._telemetry.count(self._scope, self._route, self.status, took, self.fault)
 
     def failed(self, down: StorageDown) -> None:
         """Take note of why the storage gave no answer."""
         self.fault = f" {down}"
 
 
-class Telemetry:
-    """Counts requests and writes a line for each, if somebody reads them. Headers, and so tokens, go nowhere."""
+class Telemetry(Collector):
+    """Counts requests and writes a line for each, if somebody reads them. Headers, and so tokens, go nowhere.
+
+    Counting is plain arithmetic, as it happens with every request; it becomes metrics when asked for.
+    """
 
     def __init__(self, log: Callable[[str], None] | None) -> None:
+        self.open = 0
         self._log = log
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._buckets: dict[str, list[int]] = {}
+        self._seconds: defaultdict[str, float] = defaultdict(float)
         self._registry = CollectorRegistry()
-        self._requests = Counter(
-            "agent_coord_requests", "Requests answered", ("route", "method", "status"), registry=self._registry
-        )
-        self._seconds = Histogram(
-            "agent_coord_request_seconds", "Seconds to answer", ("route",), registry=self._registry, buckets=_BUCKETS
-        )
-        self._open = Gauge("agent_coord_open_requests", "Requests being answered", registry=self._registry)
+        self._registry.register(self)
 
-    @contextmanager
-    def request(self, scope: Scope, route: str) -> Generator[Seen]:
-        """Watch one request from beginning to end."""
-        seen, began = Seen(), time.perf_counter()
-        self._open.inc()
-        try:
-            yield seen
-        finally:
-            self._open.dec()
-            took = time.perf_counter() - began
-            method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._requests.labels(route, method, str(seen.status)).inc()
-            self._seconds.labels(route).observe(took)
-            if self._log is not None:
-                path = scope["raw_path"].decode("latin-1")
-                self._log(f"{_client(scope)} {scope['method']} {path} {seen.status} {took * 1000:.1f} ms{seen.fault}")
+    def request(self, scope: Scope, route: str) -> Seen:
+        """Watch one request."""
+        return Seen(self, scope, route)
+
+    def count(self, scope: Scope, route: str, status: int, took: float, fault: str) -> None:
+        """Take note of a request that is over, after so many seconds."""
+        method: str = scope["method"]
+        self._requests[route, method if method in _METHODS else "other", status] += 1
+        buckets = self._buckets.get(route)
+        if buckets is None:
+            buckets = self._buckets[route] = [0] * (len(_BUCKETS) + 1)
+        buckets[bisect_left(_BUCKETS, took)] += 1
+        self._seconds[route] += took
+        if self._log is not None:
+            client = scope.get("client")
+            path = scope["raw_path"].decode("latin-1")
+            self._log(f"{client[0] if client else '-'} {method} {path} {status} {took * 1000:.1f} ms{fault}")
+
+    def collect(self) -> "Iterator[CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily]":
+        """Give the figures as metrics."""
+        requests = CounterMetricFamily(
+            "agent_coord_requests", "Requests answered", labels=("route", "method", "status")
+        )
+        for (route, method, status), number in self._requests.items():
+            requests.add_metric((route, method, str(status)), number)
+        yield requests
+        seconds = HistogramMetricFamily("agent_coord_request_seconds", "Seconds to answer", labels=("route",))
+        for route, buckets in self._buckets.items():
+            total, below = 0, list[tuple[str, float]]()
+            for bound, number in zip((*map(str, _BUCKETS), "+Inf"), buckets, strict=True):
+                total += number
+                below.append((bound, total))
+            seconds.add_metric((route,), below, self._seconds[route])
+        yield seconds
+        yield GaugeMetricFamily("agent_coord_open_requests", "Requests being answered", value=self.open)
 
     def exposition(self) -> Answer:
         """Give all figures in the text format of Prometheus."""
         return Answer(200, generate_latest(self._registry), b"text/plain; version=0.0.4; charset=utf-8")
-
-
-def _client(scope: Scope) -> str:
-    client = scope.get("client")
-    return client[0] if client else "-"

@@ -1,5 +1,6 @@
 """Group commit: writers of one moment share a transaction, and so its trip to the disk."""
 
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 
 import anyio
@@ -9,21 +10,22 @@ from agentcoordd.server.storage.base import StorageDown, Verdict, Write
 _LARGEST = 256
 """How many writes one transaction may carry: enough to share the disk, few enough to end soon."""
 
-_WAITING = 4096
-"""How many writes may wait; more are told at once that the server is too busy."""
+_WAITING = 16
+"""How many groups may wait; who comes after them is told at once that the server is too busy."""
 
 Commit = Callable[[Sequence[Write]], Awaitable[Sequence[Verdict]]]
 
 
-class _Waiter:
-    """One write on its way to its verdict."""
+class _Group:
+    """Writes that will share a transaction, and what became of it."""
 
-    __slots__ = ("done", "outcome", "write")
+    __slots__ = ("done", "failure", "verdicts", "writes")
 
-    def __init__(self, write: Write) -> None:
-        self.write = write
+    def __init__(self) -> None:
+        self.writes: list[Write] = []
         self.done = anyio.Event()
-        self.outcome: Verdict | StorageDown = StorageDown("the write was interrupted")
+        self.verdicts: Sequence[Verdict] = ()
+        self.failure: StorageDown | None = StorageDown("the write was interrupted")
 
 
 class Committer:
@@ -31,7 +33,7 @@ class Committer:
 
     def __init__(self, commit: Commit) -> None:
         self._commit = commit
-        self._waiting: list[_Waiter] = []
+        self._groups: deque[_Group] = deque()
         self._wake = anyio.Event()
         self._open = True
 
@@ -43,34 +45,34 @@ class Committer:
         """
         if not self._open:
             raise StorageDown("the server is shutting down")
-        if len(self._waiting) >= _WAITING:
-            raise StorageDown("too many writes are waiting")
-        waiter = _Waiter(write)
-        self._waiting.append(waiter)
-        self._wake.set()
-        await waiter.done.wait()
-        if isinstance(waiter.outcome, StorageDown):
-            raise StorageDown(str(waiter.outcome)) from waiter.outcome
-        return waiter.outcome
+        if not self._groups or len(self._groups[-1].writes) >= _LARGEST:
+            if len(self._groups) >= _WAITING:
+                raise StorageDown("too many writes are waiting")
+            self._groups.append(_Group())
+            self._wake.set()
+        group = self._groups[-1]
+        place = len(group.writes)
+        group.writes.append(write)
+        await group.done.wait()
+        if group.failure is not None:
+            raise StorageDown(str(group.failure)) from group.failure
+        return group.verdicts[place]
 
     async def run(self) -> None:
         """Commit one group after the other, until `close` and the last group."""
-        while self._open or self._waiting:
-            if not self._waiting:
+        while self._open or self._groups:
+            if not self._groups:
                 self._wake = anyio.Event()
                 await self._wake.wait()
                 continue
-            group, self._waiting = self._waiting[:_LARGEST], self._waiting[_LARGEST:]
+            group = self._groups.popleft()
             try:
-                verdicts = await self._commit([waiter.write for waiter in group])
-                for waiter, verdict in zip(group, verdicts, strict=True):
-                    waiter.outcome = verdict
+                group.verdicts = await self._commit(group.writes)
+                group.failure = None
             except StorageDown as error:
-                for waiter in group:
-                    waiter.outcome = error
+                group.failure = error
             finally:
-                for waiter in group:
-                    waiter.done.set()
+                group.done.set()
 
     def close(self) -> None:
         """Take no more writes; `run` returns once those that wait are done."""

@@ -26,7 +26,8 @@ _SCHEMES = ("postgresql://", "postgres://")
 _MIGRATING = 4734952206111044
 """Advisory lock under which one server brings the schema up to date."""
 
-_CHANNEL = "agent_coord_changes"
+_CHANGES = "agent_coord_changes"
+_TOKENS = "agent_coord_tokens"
 _CONNECTIONS = 8
 _PATIENCE = 10.0
 """Seconds that one statement may take before nothing is known of it."""
@@ -37,6 +38,8 @@ _POLL = 5.0
 """Seconds after which a waiter looks for itself, should a notification have been lost with its connection."""
 
 _TRIM_EVERY = 1000
+_MACHINES = 10_000
+"""How many machines are remembered at most."""
 
 _FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
 
@@ -75,7 +78,13 @@ async def open_postgres_tokens(url: str) -> AsyncGenerator["PostgresStorage"]:
 async def _pool(url: str) -> AsyncGenerator["Pool[Any]"]:
     try:
         pool = await asyncpg.create_pool(
-            url, min_size=1, max_size=_CONNECTIONS, timeout=_PATIENCE, command_timeout=_PATIENCE, init=_prepare
+            url,
+            min_size=1,
+            max_size=_CONNECTIONS,
+            timeout=_PATIENCE,
+            command_timeout=_PATIENCE,
+            init=_prepare,
+            reset=_keep,
         )
     except (ValueError, *_FAILURES) as error:
         raise _down(error) from error
@@ -93,6 +102,10 @@ async def _pool(url: str) -> AsyncGenerator["Pool[Any]"]:
 async def _prepare(connection: "asyncpg.Connection[Any]") -> None:
     # A listing's rows are JSON text of our own making; nothing here is worth a just-in-time compilation.
     await connection.execute("SET jit = off")
+
+
+async def _keep(_: "asyncpg.Connection[Any]") -> None:
+    """Give a connection back as it is: no statement here leaves anything in it, and cleaning it costs a round trip."""
 
 
 @asynccontextmanager
@@ -138,9 +151,21 @@ class PostgresStorage:
         self._pool, self._keep = pool, keep
         self._news = anyio.Event()
         self._untrimmed = 0
+        # Whose tokens are, as long as somebody listens for their changes; None while nobody does.
+        self._machines: dict[str, Machine] | None = None
 
     async def machine(self, token_hash: str) -> Machine | None:
         """Find whose token has this SHA-256, unless it was revoked."""
+        known = self._machines
+        if known is not None and (machine := known.get(token_hash)) is not None:
+            return machine
+        machine = await self._machine(token_hash)
+        # What was asked before the tokens changed goes into a table that nobody looks at any more.
+        if known is not None and machine is not None and len(known) < _MACHINES:
+            known[token_hash] = machine
+        return machine
+
+    async def _machine(self, token_hash: str) -> Machine | None:
         query = (
             "SELECT machine, read_prefixes, write_prefixes FROM machines WHERE token_hash = $1 AND revoked_at IS NULL"
         )
@@ -268,8 +293,10 @@ class PostgresStorage:
             lost.set()
 
         connection.add_termination_listener(on_loss)
-        await connection.add_listener(_CHANNEL, self._notified)
+        await connection.add_listener(_CHANGES, self._notified)
+        await connection.add_listener(_TOKENS, self._tokens_changed)
         self._notified()  # what was written while nobody listened is news as well
+        self._machines = {}
         try:
             async with anyio.create_task_group() as either:
 
@@ -279,10 +306,19 @@ class PostgresStorage:
 
                 either.start_soon(until, lost)
                 either.start_soon(until, self.closing)
+                while True:  # a connection that was cut without a word would never say that it is lost
+                    await anyio.sleep(_POLL)
+                    await connection.fetchval("SELECT 1", timeout=_RECONNECT)
         finally:
+            self._machines = None
             if not lost.is_set():
                 with anyio.move_on_after(_RECONNECT, shield=True):
-                    await connection.remove_listener(_CHANNEL, self._notified)
+                    await connection.remove_listener(_CHANGES, self._notified)
+                    await connection.remove_listener(_TOKENS, self._tokens_changed)
+
+    def _tokens_changed(self, *_: object) -> None:
+        if self._machines is not None:
+            self._machines = {}
 
     def _notified(self, *_: object) -> None:
         news, self._news = self._news, anyio.Event()

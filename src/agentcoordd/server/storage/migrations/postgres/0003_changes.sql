@@ -54,3 +54,14 @@ BEGIN
     RETURN verdicts;
 END
 $$;
+
+-- Servers remember whose a token is until they are told that tokens have changed.
+CREATE FUNCTION tell_tokens() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify('agent_coord_tokens', '');
+    RETURN NULL;
+END
+$$;
+
+CREATE TRIGGER machines_changed AFTER INSERT OR UPDATE OR DELETE OR TRUNCATE ON machines
+FOR EACH STATEMENT EXECUTE FUNCTION tell_tokens();
