@@ -38,26 +38,24 @@ def _run(argv: list[str]) -> int:
     from datetime import UTC, datetime
 
     from agentcoord.cli.output import Invocation, Terminal
-    from agentcoord.cli.run import run, settle
+    from agentcoord.cli.run import run_alone
     from agentcoord.files import printable
 
     def now() -> datetime:
         return datetime.now(UTC)
 
     env = dict(os.environ)
-    output = settle(
-        run(
-            Invocation(
-                argv=tuple(argv),
-                env=env,
-                cwd=_cwd(),
-                now=now,
-                random=os.urandom,
-                read_file=_read_file,
-                stdin=_read_stdin,
-                program=os.path.join(_cwd(), sys.argv[0]),
-                terminal=_terminal(Terminal, env),
-            )
+    output = run_alone(
+        Invocation(
+            argv=tuple(argv),
+            env=env,
+            cwd=_cwd(),
+            now=now,
+            random=os.urandom,
+            read_file=_read_file,
+            stdin=_read_stdin,
+            program=os.path.join(_cwd(), sys.argv[0]),
+            terminal=_terminal(Terminal, env),
         )
     )
     if output.stderr:

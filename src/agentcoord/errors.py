@@ -66,6 +66,23 @@ class StoreError(CoordError):
     topic: ClassVar[str] = "backend"
 
 
+class Rejected(StoreError):
+    """The backend answered, with a status that gives nothing to act on.
+
+    `status` is HTTP's, `reason` the backend's own word for it or the start of what it said instead.
+    """
+
+    def __init__(self, message: str, *, status: int, reason: str) -> None:
+        self.status = status
+        self.reason = reason
+        super().__init__(message)
+
+    @property
+    def unsupported(self) -> bool:
+        """Whether the backend does not know of such state at all, as an older one may not (spec: cli §8.2)."""
+        return any(code in self.reason for code in ("invalid_prefix", "invalid_path", "route_not_found"))
+
+
 class Conflict(StoreError):
     """The record is not, or no longer, what the caller decided on; this write was not made."""
 

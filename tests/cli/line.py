@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from agentcoord.cli.output import Invocation, Output, Terminal
-from agentcoord.cli.run import run, settle
+from agentcoord.cli.run import run_alone
 from agentcoord.protocol.documents import encode_pretty
 from tests.operations.stage import Chance, FakeClock
 
@@ -27,19 +27,17 @@ class Line:
 
     def __call__(self, *argv: str, terminal: Terminal | None = None) -> Output:
         """Run one command in the state root that the environment selects."""
-        output = settle(
-            run(
-                Invocation(
-                    argv=argv,
-                    env=self.env,
-                    cwd=str(self.directory),
-                    now=self.clock.now,
-                    random=self.chance,
-                    read_file=lambda path: self.files[path] if path in self.files else _read_file(path),
-                    stdin=lambda: self.stdin,
-                    program="/opt/bin/agent-coord",
-                    terminal=terminal or Terminal(),
-                )
+        output = run_alone(
+            Invocation(
+                argv=argv,
+                env=self.env,
+                cwd=str(self.directory),
+                now=self.clock.now,
+                random=self.chance,
+                read_file=lambda path: self.files[path] if path in self.files else _read_file(path),
+                stdin=lambda: self.stdin,
+                program="/opt/bin/agent-coord",
+                terminal=terminal or Terminal(),
             )
         )
         for line in output.stderr:

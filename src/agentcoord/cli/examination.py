@@ -1,6 +1,7 @@
 """The doctor's two reports: from the selected backend to what is printed (spec: cli §14)."""
 
 import sys
+from contextlib import AsyncExitStack
 
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
@@ -54,18 +55,18 @@ async def examination(
         await explanation(request, settings, None, invocation, output, json=json, flags=flags)
         return
     selection = settings.selected
-    store = open_store(selection, invocation.cwd)
-    if selection.implicit and (local := open_local(selection, invocation.cwd)) is not None:
-        local.create_root()
-    report = await examine(
-        store,
-        backend_of(selection, invocation.cwd),
-        settings.identity,
-        deep=request.deep,
-        prefix=request.prefix,
-        split_brain_file=selection.split_brain_file,
-        file_system=lambda: file_system_of(selection, invocation),
-    )
+    async with open_store(selection, invocation.cwd, invocation.env) as store:
+        if selection.implicit and (local := open_local(selection, invocation.cwd)) is not None:
+            local.create_root()
+        report = await examine(
+            store,
+            backend_of(selection, invocation.cwd),
+            settings.identity,
+            deep=request.deep,
+            prefix=request.prefix,
+            split_brain_file=selection.split_brain_file,
+            file_system=lambda: file_system_of(selection, invocation),
+        )
     render_report(report, output, json=json)
     if selection.split_brain_file is not None:
         output.stderr.append(split_brain_refusal(selection.split_brain_file))
@@ -86,18 +87,19 @@ async def stack_report(
 ) -> None:
     """Report on the component; `fault` is why its configuration could not be trusted."""
     selection = settings.selected
-    store = None
-    if fault is None:
-        try:
-            store = open_store(selection, invocation.cwd)
-        except CoordError as error:
-            fault = error
-    report = await examine_stack(
-        store,
-        fault,
-        backend_of(selection, invocation.cwd),
-        settings.identity,
-        deep=words.flag("deep"),
-        prefix=words.text("doctor_prefix"),
-    )
+    async with AsyncExitStack() as opened:
+        store = None
+        if fault is None:
+            try:
+                store = await opened.enter_async_context(open_store(selection, invocation.cwd, invocation.env))
+            except CoordError as error:
+                fault = error
+        report = await examine_stack(
+            store,
+            fault,
+            backend_of(selection, invocation.cwd),
+            settings.identity,
+            deep=words.flag("deep"),
+            prefix=words.text("doctor_prefix"),
+        )
     render_stack(report, output)

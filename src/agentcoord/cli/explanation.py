@@ -1,5 +1,6 @@
 """`doctor --explain`: the report that goes on after the first fault, from the settings to what is printed."""
 
+from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from agentcoord.cli.examination import backend_of, file_system_of
@@ -38,30 +39,31 @@ async def explanation(
     selection = settings.selected
     faults: list[CoordError] = [] if fault is None else [fault]
     store = ground = None
-    if fault is None or selection.root is not None:  # a root that needs no user file can be looked at without one
-        store, ground, refused = _opened(settings, invocation)
-        faults += [] if refused is None else [refused]
-    report, first = await explain(
-        plain_report(
-            backend_of(selection, invocation.cwd),
-            settings.identity,
-            deep=request.deep,
-            prefix=request.prefix,
-            split_brain_file=selection.split_brain_file,
-        ),
-        store,
-        ground,
-        faults,
-        settings=provenance(
-            invocation.env,
-            settings.saved_keys,
-            flags,
-            settings,
-            cwd=invocation.cwd,
-            fleet_file=fleet_file(invocation.env),
-        ),
-        hints=_hints(settings, invocation.cwd),
-    )
+    async with AsyncExitStack() as opened:
+        if fault is None or selection.root is not None:  # a root that needs no user file can be looked at without one
+            store, ground, refused = await _opened(settings, invocation, opened)
+            faults += [] if refused is None else [refused]
+        report, first = await explain(
+            plain_report(
+                backend_of(selection, invocation.cwd),
+                settings.identity,
+                deep=request.deep,
+                prefix=request.prefix,
+                split_brain_file=selection.split_brain_file,
+            ),
+            store,
+            ground,
+            faults,
+            settings=provenance(
+                invocation.env,
+                settings.saved_keys,
+                flags,
+                settings,
+                cwd=invocation.cwd,
+                fleet_file=fleet_file(invocation.env),
+            ),
+            hints=_hints(settings, invocation.cwd),
+        )
     render_report(report, output, json=json)
     if first is not None:
         said = first.selection.said if isinstance(first, SelectionError) else ()
@@ -72,11 +74,13 @@ async def explanation(
         output.exit = Exit.UNKNOWN
 
 
-def _opened(settings: Settings, invocation: Invocation) -> tuple[Store | None, Ground | None, CoordError | None]:
+async def _opened(
+    settings: Settings, invocation: Invocation, opened: AsyncExitStack
+) -> tuple[Store | None, Ground | None, CoordError | None]:
     """Open the backend, and a local root to be looked at as files; or say why not."""
     selection = settings.selected
     try:
-        store = open_store(selection, invocation.cwd)
+        store = await opened.enter_async_context(open_store(selection, invocation.cwd, invocation.env))
         local = open_local(selection, invocation.cwd)
     except CoordError as error:
         return None, None, error

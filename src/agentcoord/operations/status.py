@@ -9,7 +9,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agentcoord.errors import Defect, StoreError, Unreadable, UsageError
+from agentcoord.errors import Defect, Rejected, StoreError, Unreadable, UsageError
 from agentcoord.operations.context import Context, objects, read_object, readable, require_object
 from agentcoord.operations.projection import (
     Beats,
@@ -145,6 +145,11 @@ async def _listing(
         if error.defect is not Defect.FORBIDDEN:
             raise
         seen.note(section or prefix, f"{prefix} not readable by scoped token")
+        return ()
+    except Rejected as error:
+        if (section or prefix) != "events" or not error.unsupported:
+            raise
+        seen.note("events", "event state not supported by backend")
         return ()
     if listing.filtered:
         seen.note(section or prefix, f"{prefix} filtered by scoped token")

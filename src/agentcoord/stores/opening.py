@@ -1,24 +1,53 @@
 """From a selection to the store it means; every kind of store is known here, and here alone."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 from agentcoord.errors import StoreError
+from agentcoord.settings.environment import API_TOKEN, Env
 from agentcoord.settings.selection import Selection
 from agentcoord.stores.base import Store
 from agentcoord.stores.local import LocalStore
 
 
-def open_store(selection: Selection, cwd: str) -> Store:
-    """Open the selected backend. Raises StoreError for one that cannot be opened.
+def takes_waiting(selection: Selection) -> bool:
+    """Tell whether answers of the selected backend are waited for, which takes an event loop."""
+    return selection.kind == "http"
 
-    A relative root is taken from `cwd`, the caller's working directory.
+
+@asynccontextmanager
+async def open_store(selection: Selection, cwd: str, env: Env) -> AsyncGenerator[Store]:
+    """Open the selected backend, and close it at the end. Raises CoordError for one that cannot be opened.
+
+    A relative root is taken from `cwd`, the caller's working directory; proxies and certificates of a remote backend
+    from `env`, the caller's environment.
     """
     if (local := open_local(selection, cwd)) is not None:
-        return local
-    what = "HTTP" if selection.kind == "http" else "legacy GitHub"
-    raise StoreError(
-        f"the {what} backend is selected, but this release speaks to local state roots only; "
-        "pass --state-root PATH for a local one",
-        finding="backend.unsupported",
-    )
+        yield local
+    elif selection.kind == "http":
+        from agentcoord.stores.http import HttpStore  # a library that commands on local files need not wait for
+
+        if selection.token is None:
+            raise StoreError(f"{API_TOKEN} is required when using the HTTP backend")
+        store = HttpStore(selection.url or "", selection.token, env=env)
+        try:
+            yield store
+        finally:
+            await store.aclose()
+    else:
+        raise StoreError(
+            "the legacy GitHub backend is selected, but this release speaks to local state roots and HTTP backends "
+            "only; pass --state-root PATH or --api-url URL for one of these",
+            finding="backend.unsupported",
+        )
+
+
+def require_address(selection: Selection) -> None:
+    """Check the address of a selected HTTP backend. Raises ConfigError, which does not show it."""
+    if selection.kind == "http":
+        from agentcoord.stores.httpaddress import base_of
+
+        base_of(selection.url or "")
 
 
 def open_local(selection: Selection, cwd: str) -> LocalStore | None:

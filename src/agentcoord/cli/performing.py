@@ -1,0 +1,267 @@
+"""What each command does, once its words are read and its backend is chosen: ask, do, render (spec: cli §3 to §9).
+
+What only one command needs is imported by it: loading all would cost more than most commands do.
+"""
+
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+from agentcoord.cli import usage
+from agentcoord.cli.options import Words
+from agentcoord.cli.output import Invocation, Output
+from agentcoord.errors import ConfigError, CoordError, StoreError
+from agentcoord.operations.context import Context
+from agentcoord.protocol.batches import UNKNOWN
+from agentcoord.settings.selection import Flags
+from agentcoord.settings.value import Settings, load, without_user_file
+from agentcoord.stores.opening import absolute, open_local, open_store
+
+if TYPE_CHECKING:
+    from agentcoord.operations.closeout import Closed
+
+
+def flags_of(words: Words) -> Flags:
+    """Pick the selecting options that were given."""
+    return Flags(
+        state_root=words.text("state_root"),
+        api_url=words.text("api_url"),
+        backend=words.text("backend"),
+        ref=words.text("ref"),
+        ignore_user_config=words.flag("ignore_user_config"),
+    )
+
+
+@asynccontextmanager
+async def _context(settings: Settings, invocation: Invocation, output: Output) -> AsyncGenerator[Context]:
+    """Open the selected store for an operation, whose notices go where this command's lines go."""
+    async with open_store(settings.selected, invocation.cwd, invocation.env) as store:
+        yield Context(
+            store=store,
+            now=invocation.now,
+            random=invocation.random,
+            identity=settings.identity,
+            notices=output.stderr,
+        )
+
+
+async def _claim(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.claims import hints_of_claim, render_claim
+    from agentcoord.operations.claims import Claimed, claim
+
+    usage.require_options(words)
+    async with _context(settings, invocation, output) as context:
+        result = await claim(context, request_of(words))
+    render_claim(result, output, json=words.flag("json"))
+    if invocation.terminal.notices and isinstance(result, Claimed):
+        output.stderr += hints_of_claim(result)
+
+
+async def _release(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.claims import render_release
+    from agentcoord.operations.claims import release
+
+    usage.require_options(words)
+    request = request_of(words)
+    async with _context(settings, invocation, output) as context:
+        result = await release(context, request)
+    render_release(result, request, output, json=words.flag("json"))
+    if result.closed is not None:
+        _hint_at_machine(result.closed, invocation, output)
+
+
+def _hint_at_machine(closed: "Closed", invocation: Invocation, output: Output) -> None:
+    """Tell a person, while it can still be mended for the next lane, why an audit will not count this closeout."""
+    if invocation.terminal.notices and closed.event_created and closed.event["closed_by"]["machine"] == UNKNOWN:
+        output.stderr.append(
+            "notice: closed by an unknown machine, which batch-audit does not accept as a closeout; "
+            "set AGENT_COORD_MACHINE_ID or pass --host before closing the next lane"
+        )
+
+
+async def _heartbeat(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.records import render_heartbeat
+    from agentcoord.operations.heartbeats import heartbeat
+
+    usage.require_options(words)
+    async with _context(settings, invocation, output) as context:
+        result = await heartbeat(context, request_of(words))
+    render_heartbeat(result, output, json=words.flag("json"))
+
+
+async def _register_batch(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.records import render_batch
+    from agentcoord.operations.batches import BatchRequest, register_batch
+
+    usage.require_options(words)
+    asked = request_of(words)
+    manifest = _content(asked.file, "batch manifest", invocation)
+    prompt = None
+    if asked.launch_prompt is not None:
+        prompt = _content(asked.launch_prompt, "launch prompt", invocation, stdin=True)
+    request = BatchRequest(manifest=manifest, batch_id=asked.batch_id, launch_prompt=prompt, synthetic=asked.synthetic)
+    async with _context(settings, invocation, output) as context:
+        result = await register_batch(context, request)
+    render_batch(result, output, json=words.flag("json"))
+
+
+def _content(path: str, what: str, invocation: Invocation, *, stdin: bool = False) -> bytes:
+    """Read a file that the caller named, with the caller's own rights."""
+    try:
+        return invocation.stdin() if stdin and path == "-" else invocation.read_file(absolute(path, invocation.cwd))
+    except OSError as error:
+        raise StoreError(f"{what} unreadable: {path}: {error.strerror or error}") from error
+    except ValueError as error:  # a path with a NUL in it
+        raise StoreError(f"{what} unreadable: {path!r}: {error}") from error
+
+
+async def _record_event(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.records import render_closing, render_event
+    from agentcoord.cli.requests import ClosingRequest
+    from agentcoord.operations.closeout import record_closing
+    from agentcoord.operations.events import record_event
+
+    usage.require_options(words)
+    request = request_of(words)
+    async with _context(settings, invocation, output) as context:
+        if isinstance(request, ClosingRequest):
+            closed = await record_closing(context, request.batch_id, request.payload)
+            render_closing(closed, request.payload, output, json=words.flag("json"))
+            _hint_at_machine(closed, invocation, output)
+        else:
+            render_event(await record_event(context, request), output, json=words.flag("json"))
+
+
+async def _status(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.status import status_json, status_text
+    from agentcoord.operations.status import status
+
+    async with _context(settings, invocation, output) as context:
+        seen = await status(context, request_of(words))
+    _hint_at_root(settings, invocation, output)
+    if words.flag("json"):
+        output.answer = status_json(seen)
+    elif invocation.terminal.person and not words.flag("plain"):
+        from agentcoord.cli.render.board import board
+
+        output.add(board(seen, invocation.now(), invocation.terminal))
+    else:
+        output.add(status_text(seen))
+
+
+def _hint_at_root(settings: Settings, invocation: Invocation, output: Output) -> None:
+    """Tell a person that nothing was found because nothing is there: a misspelt root looks like an empty one."""
+    if not invocation.terminal.notices:
+        return
+    local = open_local(settings.selected, invocation.cwd)
+    if local is not None and not local.exists():
+        output.stderr.append(f"notice: the state root does not exist: {local.root}")
+
+
+async def _batch_audit(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.audit import render_audit
+    from agentcoord.operations.audit import audit
+
+    usage.require_options(words)
+    async with _context(settings, invocation, output) as context:
+        result = await audit(context, request_of(words).batch_id)
+    _hint_at_root(settings, invocation, output)
+    render_audit(result, output, json=words.flag("json"))
+
+
+async def _version(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.render.configuration import render_version
+
+    render_version(output, json=words.flag("json"))
+
+
+async def _config(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.render.configuration import render_configuration
+
+    if words.flag("ignore_user_config"):
+        output.stderr += settings.selected.warnings
+    render_configuration(settings.coordination(), output, json=words.flag("json"))
+
+
+async def _config_set(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.saving import save
+
+    save(request_of(words), settings, invocation, output)
+
+
+async def _doctor(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.examination import examination
+
+    json = words.flag("json")
+    await examination(request_of(words), settings, invocation, output, json=json, flags=flags_of(words))
+
+
+async def explain_configuration(words: Words, fault: ConfigError, invocation: Invocation, output: Output) -> None:
+    """Report on a configuration that cannot be loaded, if an explanation was asked for. Raises `fault` if not."""
+    json = words.flag("json")
+    if not words.flag("explain") and (json or not invocation.terminal.person):
+        raise fault
+    from msgspec.structs import replace
+
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.explanation import explanation
+    from agentcoord.settings.securefile import MISSING
+
+    flags = flags_of(words)
+    try:  # what `config show` would say, which asks for less than a doctor
+        settings = load(invocation.env, command="config", flags=flags, argv_selectors=words.selectors)
+    except CoordError:
+        settings = without_user_file(invocation.env, flags, selecting=invocation.env)
+        if flags.ignore_user_config:
+            settings = replace(settings, user_file_use="bypassed")
+        elif fault.finding == MISSING:
+            settings = replace(settings, user_file_use="absent")
+    await explanation(request_of(words), settings, fault, invocation, output, json=json, flags=flags)
+
+
+async def _bootstrap(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.bootstrap import bootstrap
+
+    done = bootstrap(request_of(words), invocation.env, invocation.cwd, invocation.program)
+    output.say(f"installed agent-coord -> {done.path}")
+    if done.legacy is not None:
+        output.say(f"removed legacy agent_coord -> {done.legacy}")
+    output.say("profile update skipped" if done.profile is None else f"profile updated: {done.profile}")
+
+
+async def _completion(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.completion import script
+
+    output.page(script(words.positionals[0]))
+
+
+async def absent(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    """Say that a command is not there yet. Raises StoreError."""
+    raise StoreError(f"agent-coord {words.command} is not part of this release; nothing was read or written")
+
+
+PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[Any, Any, None]]] = {
+    "claim": _claim,
+    "release": _release,
+    "heartbeat": _heartbeat,
+    "register-batch": _register_batch,
+    "record-event": _record_event,
+    "status": _status,
+    "batch-audit": _batch_audit,
+    "version": _version,
+    "config": _config,
+    "config set": _config_set,
+    "doctor": _doctor,
+    "bootstrap": _bootstrap,
+    "completion": _completion,
+}
