@@ -188,11 +188,3 @@ def test_the_stack_report_of_a_remote_backend(line: Line, server: Server) -> Non
     assert check["details"]["error"] == "http backend verify readable failed: 401 unknown_token"
     output = line("doctor", "--stack-json", "--api-url", "https://h?x")
     assert json.loads(output.stdout)["checks"][1]["details"]["error"].startswith("invalid HTTP backend URL: ")
-
-
-def test_another_remote_backend_is_refused(line: Line) -> None:
-    message = (
-        "the legacy GitHub backend is selected, but this release speaks to local state roots and HTTP backends only; "
-        "pass --state-root PATH or --api-url URL for one of these"
-    )
-    assert said(line("status", "--backend", "o/r")) == (2, b"", [message])

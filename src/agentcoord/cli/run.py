@@ -41,14 +41,15 @@ COMPLETE = "__complete"
 def settle(steps: Coroutine[Any, Any, _T]) -> _T:
     """Run a coroutine that never waits for anything, without an event loop.
 
-    In-process commands on local files are such: starting a loop would cost more than the command.
+    In-process commands on local files and through gh are such: starting a loop would cost more than the
+    command on files, and gh is waited for where it is run.
     """
     try:
         steps.send(None)
     except StopIteration as done:
         return done.value
     steps.close()
-    raise RuntimeError("a command on local files waited for something")
+    raise RuntimeError("a command in this process waited for something")
 
 
 def run_alone(invocation: Invocation) -> Output:

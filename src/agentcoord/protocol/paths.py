@@ -71,6 +71,16 @@ def may_be_dotted(path: str) -> bool:
     return len(parts) - 1 in _REPO_AT.get(parts[0], ()) and is_repo(f"o/{parts[-1]}")
 
 
+def is_listed(prefix: str, path: str) -> bool:
+    """Tell whether a path below a prefix is one that listings show: a `.json` name that no dot name hides."""
+    *above, name = path[len(prefix) + 1 :].split("/")
+    if name.startswith(".") or not name.endswith(".json"):
+        return False
+    return all(
+        may_be_dotted("/".join((prefix, *above[:depth]))) for depth, part in enumerate(above, 1) if part.startswith(".")
+    )
+
+
 def over_cap(path: str, size: int) -> str | None:
     """Say why a shared backend would not keep a record of `size` serialized bytes at a path; None if it would.
 

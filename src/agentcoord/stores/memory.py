@@ -8,7 +8,7 @@ from hashlib import sha256
 
 from agentcoord.errors import Conflict, Defect, Unreadable
 from agentcoord.protocol.documents import decode, encode_pretty
-from agentcoord.protocol.paths import may_be_dotted, require_safe
+from agentcoord.protocol.paths import is_listed, require_safe
 from agentcoord.stores.base import Decode, Listing, Stored, Version
 
 
@@ -56,7 +56,7 @@ class MemoryStore:
     async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
         """List the records below a directory prefix; as in a directory tree, dot names are passed over."""
         require_safe(prefix)
-        names = sorted(path for path in self._records if path.startswith(prefix + "/") and _is_listed(prefix, path))
+        names = sorted(path for path in self._records if path.startswith(prefix + "/") and is_listed(prefix, path))
         return Listing(self._walk(names, decode))
 
     def _walk(self, names: Sequence[str], decode: Decode) -> Iterator[Stored | Unreadable]:
@@ -70,15 +70,6 @@ class MemoryStore:
                 yield defect
             else:
                 yield entry
-
-
-def _is_listed(prefix: str, path: str) -> bool:
-    *above, name = path[len(prefix) + 1 :].split("/")
-    if name.startswith(".") or not name.endswith(".json"):
-        return False
-    return all(
-        may_be_dotted("/".join((prefix, *above[:depth]))) for depth, part in enumerate(above, 1) if part.startswith(".")
-    )
 
 
 def _stored(path: str, data: bytes, decode: Decode = decode) -> Stored:

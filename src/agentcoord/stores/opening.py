@@ -19,8 +19,8 @@ def takes_waiting(selection: Selection) -> bool:
 async def open_store(selection: Selection, cwd: str, env: Env) -> AsyncGenerator[Store]:
     """Open the selected backend, and close it at the end. Raises CoordError for one that cannot be opened.
 
-    A relative root is taken from `cwd`, the caller's working directory; proxies and certificates of a remote backend
-    from `env`, the caller's environment.
+    A relative root is taken from `cwd`, the caller's working directory; proxies and certificates of a remote backend,
+    and the place of gh, from `env`, the caller's environment.
     """
     if (local := open_local(selection, cwd)) is not None:
         yield local
@@ -35,11 +35,7 @@ async def open_store(selection: Selection, cwd: str, env: Env) -> AsyncGenerator
         finally:
             await store.aclose()
     else:
-        raise StoreError(
-            "the legacy GitHub backend is selected, but this release speaks to local state roots and HTTP backends "
-            "only; pass --state-root PATH or --api-url URL for one of these",
-            finding="backend.unsupported",
-        )
+        yield _open_github(selection.repo or "", selection.ref, env)
 
 
 def require_address(selection: Selection) -> None:
@@ -48,6 +44,13 @@ def require_address(selection: Selection) -> None:
         from agentcoord.stores.httpaddress import base_of
 
         base_of(selection.url or "")
+
+
+def _open_github(repo: str, ref: str, env: Env) -> Store:
+    from agentcoord.stores.gh import Gh  # only here: selectors and subprocess are half of a start-up
+    from agentcoord.stores.github import GithubStore
+
+    return GithubStore(repo, ref, Gh(env))
 
 
 def open_local(selection: Selection, cwd: str) -> LocalStore | None:
