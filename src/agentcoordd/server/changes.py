@@ -11,14 +11,15 @@ from msgspec import Struct
 
 from agentcoord.protocol.scopes import coverage
 from agentcoordd.server.answers import Answer, Receive, Refusal, Scope, Send
+from agentcoordd.server.groups import open_tasks
 from agentcoordd.server.requests import bounded, listed_prefix, query_of
-from agentcoordd.server.storage.base import Change, Machine, Storage
+from agentcoordd.server.storage.base import Change, Machine, Storage, StorageDown
 
 LONGEST_WAIT = 60
 """Seconds that a request may wait for a change."""
 
 _LIMIT = 1000
-_SILENCE = 15.0
+SILENCE = 15.0
 """Seconds after which a stream without news says that it is still there."""
 
 _LARGEST_SEQ = 2**63 - 1
@@ -32,6 +33,7 @@ class Caller(Struct, frozen=True):
     send: Send
     closing: anyio.Event
     """Set when the server is about to close: nobody waits for news any longer."""
+    silence: float = SILENCE
 
 
 class _Asked(Struct, frozen=True):
@@ -139,19 +141,24 @@ async def _stream(following: _Following, found: _Found) -> None:
     # At once, so that whoever connects has a cursor to come back with.
     await send(_part(_event("cursor", following.cursor(found.after), "{}") if not found.changes else b""))
     async with _while_wanted(following.caller):
+        said, silence = anyio.current_time(), following.caller.silence
         while True:
             if found.changes:
                 await send(_part(b"".join(_change(following, change) for change in found.changes)))
-            else:
-                with anyio.move_on_after(_SILENCE) as patience:
-                    await following.storage.changed(found.after, seconds=_SILENCE)
-                if patience.cancelled_caught:
-                    await send(_part(b": still here\n\n"))
+                said = anyio.current_time()
             try:
+                if not found.changes:
+                    with anyio.move_on_after(said + silence - anyio.current_time()):
+                        await following.storage.changed(found.after, seconds=LONGEST_WAIT)
                 found = await following.look(found.after)
-            except Refusal as refusal:
-                await send(_part(_event("error", following.cursor(found.after), refusal.answer.body.decode())))
+            except (Refusal, StorageDown) as error:
+                body = (error if isinstance(error, Refusal) else Refusal(503, "storage_unavailable")).answer.body
+                await send(_part(_event("error", following.cursor(found.after), body.decode())))
                 break
+            if not found.changes and anyio.current_time() >= said + silence:
+                # With the cursor: what others see may have moved on far, and whoever returns must not be too late.
+                await send(_part(b": still here\nid: %s\n\n" % following.cursor(found.after).encode()))
+                said = anyio.current_time()
     await send({"type": "http.response.body", "body": b""})
 
 
@@ -170,7 +177,7 @@ def _part(body: bytes) -> dict[str, object]:
 @asynccontextmanager
 async def _while_wanted(caller: Caller) -> AsyncGenerator[None]:
     """End the block once its caller is gone or the server closes."""
-    async with anyio.create_task_group() as tasks:
+    async with open_tasks() as tasks:
 
         async def gone() -> None:
             while (await caller.receive())["type"] != "http.disconnect":

@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import Annotated, Any, cast
@@ -64,7 +65,7 @@ def _serve(
 
 def _address(listen: str) -> tuple[str, int]:
     host, colon, port = listen.rpartition(":")
-    if not colon or not port.isdecimal() or not host:
+    if not colon or not host or not port.isdecimal() or int(port[:6]) > 65535:
         raise UsageError(f"--listen must be HOST:PORT: {listen}")
     return host.removeprefix("[").removesuffix("]"), int(port)
 
@@ -80,7 +81,8 @@ def _notify(_: int) -> None:
         return
     import socket
 
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
+    # Nobody may be there any more, as when the variable came with a shell: no reason not to serve.
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as telling:
         telling.settimeout(1)
         telling.sendto(b"READY=1", address.replace("@", "\0", 1) if address.startswith("@") else address)
 
@@ -93,7 +95,7 @@ def token(arguments: Sequence[str]) -> int:
     action, rest = arguments[0], list(arguments[1:])
     match action:
         case "add" | "rotate":
-            return _issue(tokens.read_provision(rest + ["--rotate"] * (action == "rotate" and bool(rest))))
+            return _issue(tokens.read_provision(rest, rotate=action == "rotate"))
         case "revoke":
             return _revoke(rest)
         case "list":
@@ -171,6 +173,8 @@ def _where(rest: list[str]) -> tuple[tuple[str | None, str | None], list[str]]:
                 raise UsageError(f"{word} needs a value")
             found[word] = value
         elif word not in ("--local", "--remote"):
+            if word.startswith("--"):
+                raise UsageError(f"unknown option: {word}; see agentcoordd token --help")
             words.append(word)
     if "--database" in found:
         tokens.require_database(found["--database"])

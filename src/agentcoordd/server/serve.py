@@ -10,14 +10,16 @@ from contextlib import contextmanager
 
 import anyio
 import uvicorn
+from anyio.abc import TaskStatus
 from msgspec import Struct
-from starlette.applications import Starlette
+from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Mount
 
 from agentcoord.errors import StoreError
-from agentcoordd.server.connections import patient
+from agentcoordd.server.changes import SILENCE
+from agentcoordd.server.connections import HEAD_SECONDS, patient
+from agentcoordd.server.groups import open_tasks
 from agentcoordd.server.state import StateApi
 from agentcoordd.server.storage.base import Storage
 from agentcoordd.server.storage.opening import open_storage
@@ -45,6 +47,9 @@ class Serving(Struct, frozen=True):
     access_log: bool = True
     certificate: str | None = None
     key: str | None = None
+    head_seconds: float = HEAD_SECONDS
+    silence: float = SILENCE
+    connections: int = _CONNECTIONS
 
 
 class _Server(uvicorn.Server):
@@ -67,12 +72,12 @@ class _Server(uvicorn.Server):
         yield  # the process has its own, and ends with a status of its own
 
 
-def application(storage: Storage, telemetry: Telemetry, closing: anyio.Event) -> Starlette:
-    """Compose the ASGI application."""
-    return Starlette(
-        routes=[Mount("/", app=StateApi(storage, telemetry, closing))],  # pyright: ignore[reportArgumentType]
-        exception_handlers={Exception: _internal},
-    )
+def application(
+    storage: Storage, telemetry: Telemetry, closing: anyio.Event, silence: float = SILENCE
+) -> ServerErrorMiddleware:
+    """Compose the ASGI application: no router, which would judge a path before the caller is known."""
+    api = StateApi(storage, telemetry, closing, silence)
+    return ServerErrorMiddleware(api, handler=_internal)  # pyright: ignore[reportArgumentType]
 
 
 async def _internal(_: Request, error: Exception) -> Response:
@@ -84,14 +89,14 @@ async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[i
 
     `ready` is told the port once requests are accepted. Raises StorageDown, StoreError, UsageError.
     """
-    limit = min(_raised_limit() - _RESERVED, _CONNECTIONS)
+    limit = min(_raised_limit() - _RESERVED, serving.connections)
     listener = _listening(serving)
     closing = anyio.Event()
     async with open_storage(serving.db, keep=serving.keep) as storage:
         telemetry = Telemetry(say if serving.access_log else None)
         config = uvicorn.Config(
-            application(storage, telemetry, closing),
-            http=patient(limit),
+            application(storage, telemetry, closing, serving.silence),
+            http=patient(limit, head_seconds=serving.head_seconds),
             ws="none",
             lifespan="off",
             access_log=False,
@@ -112,8 +117,8 @@ async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[i
             ready(port)
 
         server = _Server(config, closing, started)
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_exit_on_signal, server)
+        async with open_tasks() as tasks:
+            await tasks.start(_exit_on_signal, server)  # before anybody hears that the server is there to be ended
             await server.serve(sockets=[listener])
             tasks.cancel_scope.cancel()
 
@@ -128,8 +133,9 @@ def _load(config: uvicorn.Config, serving: Serving) -> None:
         ) from error
 
 
-async def _exit_on_signal(server: uvicorn.Server) -> None:
+async def _exit_on_signal(server: uvicorn.Server, *, task_status: TaskStatus[None]) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
         async for _ in signals:
             if server.should_exit:
                 server.force_exit = True
@@ -139,12 +145,14 @@ async def _exit_on_signal(server: uvicorn.Server) -> None:
 def _listening(serving: Serving) -> socket.socket:
     """Bind the address first: whoever has it already is the first thing to say."""
     family = socket.AF_INET6 if ":" in serving.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener = None
     try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((serving.host, serving.port))
-    except (OSError, OverflowError) as error:
-        listener.close()
+    except (OSError, OverflowError, UnicodeError) as error:  # the last: what cannot be a host's name
+        if listener is not None:
+            listener.close()
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise StoreError(
             f"cannot listen on {_shown(serving.host)}:{serving.port}: {why}; choose another --listen"

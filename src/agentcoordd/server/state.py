@@ -28,8 +28,10 @@ _HEALTH_SECONDS = 2.0
 class StateApi:
     """Answers requests from a storage. One instance serves all connections of a process."""
 
-    def __init__(self, storage: Storage, telemetry: Telemetry, closing: anyio.Event) -> None:
-        self._storage, self._telemetry, self._closing = storage, telemetry, closing
+    def __init__(
+        self, storage: Storage, telemetry: Telemetry, closing: anyio.Event, silence: float = changes.SILENCE
+    ) -> None:
+        self._storage, self._telemetry, self._closing, self._silence = storage, telemetry, closing, silence
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; the application of the ASGI server."""
@@ -44,8 +46,8 @@ class StateApi:
             except StorageDown as down:
                 seen.failed(down)
                 answer = Refusal(503, "storage_unavailable").answer
+            seen.status = 200 if answer is None else answer.status  # without an answer, a stream was sent
             if answer is not None:
-                seen.status = answer.status
                 await deliver(answer, send)
 
     async def _answer(self, route: str, raw: bytes, scope: Scope, receive: Receive, send: Send) -> Answer | None:
@@ -59,7 +61,9 @@ class StateApi:
             case "list":
                 return await self._listing(machine, scope)
             case "changes":
-                caller = changes.Caller(lambda: self._authenticated(headers), receive, send, self._closing)
+                caller = changes.Caller(
+                    lambda: self._authenticated(headers), receive, send, self._closing, self._silence
+                )
                 return await changes.follow(self._storage, scope, headers, caller)
             case "whoami":
                 _require_get(scope)

@@ -1,6 +1,8 @@
 """What the server tells of itself: an access log without secrets, and figures for Prometheus."""
 
+import os
 import time
+import traceback
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
@@ -34,7 +36,9 @@ class Seen:
         self._began = time.perf_counter()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Exception):
+            self._broke(error)
         self._telemetry.open -= 1
         took = time.perf_counter() - self._began
         self._telemetry.count(self._scope, self._route, self.status, took, self.fault)
@@ -42,6 +46,12 @@ class Seen:
     def failed(self, down: StorageDown) -> None:
         """Take note of why the storage gave no answer."""
         self.fault = f" {down}"
+
+    def _broke(self, defect: Exception) -> None:
+        # Kind and place of a defect of the server; its text may carry what a request said.
+        frames = traceback.extract_tb(defect.__traceback__)
+        place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+        self.status, self.fault = 500, f" {type(defect).__name__}{place}"
 
 
 class Telemetry(Collector):

@@ -56,8 +56,11 @@ class Issued(Struct, frozen=True):
         return f"Issued({self.provision.machine})"
 
 
-def read_provision(arguments: Sequence[str]) -> Provision:
-    """Read and check what a token is to be made for. Raises UsageError before anything is done."""
+def read_provision(arguments: Sequence[str], *, rotate: bool = False) -> Provision:
+    """Read and check what a token is to be made for, or with `rotate` made anew.
+
+    Raises UsageError before anything is done.
+    """
     if not arguments or arguments[0].startswith("--"):
         raise MisusedTokens
     machine = require_machine(arguments[0])
@@ -90,7 +93,7 @@ def read_provision(arguments: Sequence[str]) -> Provision:
         machine=machine,
         reads=tuple(reads),
         writes=tuple(writes),
-        rotate="--rotate" in flags,
+        rotate=rotate or "--rotate" in flags,
         db=values["--db"][-1] if values["--db"] else None,
         database=values["--database"][-1] if values["--database"] else None,
     )
@@ -115,7 +118,9 @@ def beside(url: str, name: str) -> str:
     """Name another database of the same cluster, or another file in the same directory."""
     scheme, mark, rest = url.partition("://")
     address, question, options = rest.partition("?")
-    above, _, last = address.rpartition("/")
+    above, slash, last = address.rpartition("/")
+    if scheme != "sqlite" and not slash:
+        above, last = address, ""  # a cluster alone: its default database is not named
     suffix = ".db" if scheme == "sqlite" and last.endswith(".db") else ""
     return f"{scheme}{mark}{above}/{name}{suffix}{question}{options}"
 

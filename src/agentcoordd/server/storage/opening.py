@@ -49,6 +49,10 @@ def _is_postgres(url: str) -> bool:
 
 
 def shown(url: str) -> str:
-    """Show a database URL without what may be a password in it."""
+    """Show a database URL without what may be a password in it: before the host, or among the options."""
+    if not url.startswith(_POSTGRES):
+        return url
     scheme, mark, rest = url.partition("://")
-    return f"{scheme}{mark}***@{rest.rpartition('@')[2]}" if "@" in rest else url
+    address, question, _ = rest.rpartition("@")[2].partition("?")
+    user = "***@" if "@" in rest else ""
+    return f"{scheme}{mark}{user}{address}{question}{'***' * bool(question)}"

@@ -14,6 +14,7 @@ import asyncpg
 from agentcoord.errors import UsageError
 from agentcoord.protocol.documents import encode
 from agentcoord.protocol.scopes import Coverage, read_scopes
+from agentcoordd.server.groups import open_tasks
 from agentcoordd.server.storage.base import Change, Feed, Grant, Machine, Page, Row, StorageDown, Verdict, Write
 from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
@@ -22,7 +23,6 @@ from agentcoordd.server.storage.query import ENTRY, below
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
 
-_SCHEMES = ("postgresql://", "postgres://")
 _MIGRATING = 4734952206111044
 """Advisory lock under which one server brings the schema up to date."""
 
@@ -37,27 +37,37 @@ _RECONNECT = 1.0
 _POLL = 5.0
 """Seconds after which a waiter looks for itself, should a notification have been lost with its connection."""
 
-_TRIM_EVERY = 1000
+_SETTINGS = {
+    # A listing's rows are JSON text of our own making; nothing here is worth a just-in-time compilation.
+    "jit": "off",
+    # Whoever waited for the lock of the writers must see what was written meanwhile, whatever the database prefers.
+    "default_transaction_isolation": "read committed",
+}
+"""What each connection begins with. Given at its start, it outlives any reset; a SET would not."""
+
 _MACHINES = 10_000
 """How many machines are remembered at most."""
 
-_FAILURES = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError)
+_TRIM_EVERY = 1000
 
-
-def is_postgres(url: str) -> bool:
-    """Tell whether a database URL is PostgreSQL's."""
-    return url.startswith(_SCHEMES)
+_FAILURES = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # how the client fails when the server ends a connection just as it is taken
+)
 
 
 @asynccontextmanager
-async def open_postgres(url: str, *, keep: int) -> AsyncGenerator["PostgresStorage"]:
+async def open_postgres(url: str, *, keep: int, poll: float = _POLL) -> AsyncGenerator["PostgresStorage"]:
     """Open the database for one server among several, migrated as need be.
 
     Raises StorageDown when it cannot be used, UsageError when it is of a newer release.
     """
     async with _pool(url) as pool:
-        storage = PostgresStorage(pool, keep=keep)
-        async with anyio.create_task_group() as tasks:
+        storage = PostgresStorage(pool, keep=keep, poll=poll)
+        async with open_tasks() as tasks:
             tasks.start_soon(storage.committer.run)
             tasks.start_soon(storage.listen)
             try:
@@ -79,29 +89,27 @@ async def _pool(url: str) -> AsyncGenerator["Pool[Any]"]:
     try:
         pool = await asyncpg.create_pool(
             url,
-            min_size=1,
+            min_size=0,  # a floor would be restored in the background, with a traceback for each attempt
             max_size=_CONNECTIONS,
             timeout=_PATIENCE,
             command_timeout=_PATIENCE,
-            init=_prepare,
+            server_settings=_SETTINGS,
             reset=_keep,
         )
     except (ValueError, *_FAILURES) as error:
         raise _down(error) from error
     try:
-        async with _acquired(pool) as connection:
-            await _migrate(connection)
+        try:
+            async with _acquired(pool) as connection:
+                await _migrate(connection)
+        except ValueError as error:  # what in the URL cannot be meant is found out when it is first used
+            raise _down(error) from error
         yield pool
     finally:
         with anyio.move_on_after(_PATIENCE, shield=True) as patience:
             await pool.close()
         if patience.cancelled_caught:
             pool.terminate()
-
-
-async def _prepare(connection: "asyncpg.Connection[Any]") -> None:
-    # A listing's rows are JSON text of our own making; nothing here is worth a just-in-time compilation.
-    await connection.execute("SET jit = off")
 
 
 async def _keep(_: "asyncpg.Connection[Any]") -> None:
@@ -145,10 +153,10 @@ async def _migrate(connection: "PoolConnectionProxy[Any]") -> None:
 class PostgresStorage:
     """One database, shared with other servers. See `storage.base.Storage` for what it promises."""
 
-    def __init__(self, pool: "Pool[Any]", *, keep: int) -> None:
+    def __init__(self, pool: "Pool[Any]", *, keep: int, poll: float = _POLL) -> None:
         self.committer = Committer(self._commit)
         self.closing = anyio.Event()
-        self._pool, self._keep = pool, keep
+        self._pool, self._keep, self._poll = pool, keep, poll
         self._news = anyio.Event()
         self._untrimmed = 0
         # Whose tokens are, as long as somebody listens for their changes; None while nobody does.
@@ -217,7 +225,8 @@ class PostgresStorage:
             "CASE WHEN step.deleted THEN NULL ELSE state.data END, head.seq FROM "
             "(SELECT coalesce(max(seq), 0) AS seq FROM changes) AS head LEFT JOIN "
             f"(SELECT * FROM changes WHERE seq > $1 AND {where} ORDER BY seq LIMIT {limit}) AS step ON TRUE "
-            "LEFT JOIN state ON state.path = step.path AND state.version = step.version ORDER BY step.seq"
+            "LEFT JOIN state ON state.path = step.path AND state.version = step.version "
+            "AND state.updated_at = step.at ORDER BY step.seq"
         )
         async with _acquired(self._pool) as connection:
             rows = await connection.fetch(query, *values)
@@ -232,7 +241,7 @@ class PostgresStorage:
                 news = self._news
                 if (await self.feed()).head > after:
                     return
-                with anyio.move_on_after(_POLL):
+                with anyio.move_on_after(self._poll):
                     await news.wait()
 
     async def check(self) -> None:
@@ -298,7 +307,7 @@ class PostgresStorage:
         self._notified()  # what was written while nobody listened is news as well
         self._machines = {}
         try:
-            async with anyio.create_task_group() as either:
+            async with open_tasks() as either:
 
                 async def until(event: anyio.Event) -> None:
                     await event.wait()

@@ -9,7 +9,7 @@ import fcntl
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import asynccontextmanager, closing, contextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
@@ -21,6 +21,7 @@ import anyio.to_thread
 from agentcoord.errors import UsageError
 from agentcoord.protocol.documents import encode
 from agentcoord.protocol.scopes import Coverage, read_scopes
+from agentcoordd.server.groups import open_tasks
 from agentcoordd.server.storage.base import (
     Change,
     Feed,
@@ -49,7 +50,7 @@ _TRIM_EVERY = 1000
 def path_of(url: str) -> str:
     """Read the file's absolute path from `sqlite:///PATH`. Raises UsageError."""
     path = unquote(url.removeprefix(_SCHEME))
-    if not url.startswith(_SCHEME) or not path:
+    if not url.startswith(_SCHEME) or not path or "\0" in path:
         raise UsageError("--db must be sqlite:///PATH or postgresql://…")
     return path if path.startswith("/") else os.path.abspath(path)
 
@@ -58,11 +59,11 @@ def path_of(url: str) -> str:
 async def open_sqlite(url: str, *, keep: int) -> AsyncGenerator["SqliteStorage"]:
     """Open the file for one server, made and migrated as need be.
 
-    Raises StorageDown when it cannot be used or another server has it.
+    Raises StorageDown when it cannot be used or another server has it, UsageError when it is of a newer release.
     """
     path = path_of(url)
     with _alone(path):
-        async with _opened(path, keep=keep) as storage, anyio.create_task_group() as tasks:
+        async with _opened(path, keep=keep) as storage, open_tasks() as tasks:
             tasks.start_soon(storage.committer.run)
             try:
                 yield storage
@@ -79,15 +80,16 @@ async def open_sqlite_tokens(url: str) -> AsyncGenerator["SqliteStorage"]:
 
 @asynccontextmanager
 async def _opened(path: str, *, keep: int) -> AsyncGenerator["SqliteStorage"]:
-    with _reported(path):
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        with closing(_connect(path)) as writer, closing(_connect(path)) as reader, closing(_connect(path)) as lister:
+    with ExitStack() as connections:
+        with _reported(path):
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            writer, reader, lister = [connections.enter_context(closing(_connect(path))) for _ in range(3)]
             _migrate(writer)
             writer.execute("PRAGMA wal_autocheckpoint = 2000")
             for connection in (reader, lister):
                 connection.execute("PRAGMA query_only = ON")
-            yield SqliteStorage(writer, reader, lister, keep=keep)
+        yield SqliteStorage(writer, reader, lister, keep=keep)
 
 
 @contextmanager
@@ -108,14 +110,22 @@ def _alone(path: str) -> Generator[None]:
         os.close(descriptor)
 
 
-@contextmanager
-def _reported(what: str) -> Generator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise StorageDown(f"database error: {what}: {error}") from error
-    except OSError as error:
-        raise StorageDown(f"database cannot be used: {what}: {error.strerror or error}") from error
+class _reported:  # noqa: N801 - reads as a verb, like the functions of contextlib; a generator costs more than a read
+    """Turn what the database or the system raises into StorageDown."""
+
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, sqlite3.Error):
+            raise StorageDown(f"database error: {self._what}: {error}") from error
+        if isinstance(error, OSError):
+            raise StorageDown(f"database cannot be used: {self._what}: {error.strerror or error}") from error
 
 
 def _connect(path: str) -> sqlite3.Connection:
@@ -137,7 +147,10 @@ def _migrate(connection: sqlite3.Connection) -> None:
                 connection.execute(f"PRAGMA user_version = {step.number}")
         known = max(step.number for step in migrations("sqlite"))
         if done > known:
-            raise StorageDown(f"the database is of a newer release: schema {done}, this one knows {known}")
+            raise UsageError(
+                f"the database is of a newer release: schema {done}, this one knows {known}; "
+                "use that release or a database of its own"
+            )
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
@@ -218,6 +231,7 @@ class SqliteStorage:
             "SELECT seq, changes.path, changes.version, deleted, changes.updated_by, at, "  # noqa: S608 - as above
             "CASE WHEN deleted THEN NULL ELSE state.data END FROM changes "
             "LEFT JOIN state ON state.path = changes.path AND state.version = changes.version "
+            "AND state.updated_at = changes.at "
             f"WHERE seq > ? AND {where} ORDER BY seq LIMIT {limit}"
         )
         with _reported("changes"):
