@@ -34,6 +34,9 @@ _PATIENCE = 10.0
 
 _LISTING = 60.0
 _RECONNECT = 1.0
+_PULSE = 1.0
+"""Seconds between two looks at whether the connection that hears of revoked tokens is still there."""
+
 _POLL = 5.0
 """Seconds after which a waiter looks for itself, should a notification have been lost with its connection."""
 
@@ -67,14 +70,17 @@ async def open_postgres(url: str, *, keep: int, poll: float = _POLL) -> AsyncGen
     """
     async with _pool(url) as pool:
         storage = PostgresStorage(pool, keep=keep, poll=poll)
-        async with open_tasks() as tasks:
-            tasks.start_soon(storage.committer.run)
-            tasks.start_soon(storage.listen)
-            try:
-                yield storage
-            finally:
-                storage.committer.close()
-                storage.closing.set()
+        try:
+            async with open_tasks() as tasks:
+                tasks.start_soon(storage.committer.run)
+                tasks.start_soon(storage.listen)
+                try:
+                    yield storage
+                finally:
+                    storage.committer.close()
+                    storage.closing.set()
+        finally:
+            await storage.let_go()
 
 
 @asynccontextmanager
@@ -159,6 +165,8 @@ class PostgresStorage:
         self._pool, self._keep, self._poll = pool, keep, poll
         self._news = anyio.Event()
         self._untrimmed = 0
+        # Only one group is written at a time: its connection is kept, since borrowing one costs as much as a write.
+        self._writer: PoolConnectionProxy[Any] | None = None
         # Whose tokens are, as long as somebody listens for their changes; None while nobody does.
         self._machines: dict[str, Machine] | None = None
 
@@ -316,7 +324,7 @@ class PostgresStorage:
                 either.start_soon(until, lost)
                 either.start_soon(until, self.closing)
                 while True:  # a connection that was cut without a word would never say that it is lost
-                    await anyio.sleep(_POLL)
+                    await anyio.sleep(_PULSE)
                     await connection.fetchval("SELECT 1", timeout=_RECONNECT)
         finally:
             self._machines = None
@@ -341,13 +349,26 @@ class PostgresStorage:
             [write.data for write in writes],
             [write.machine for write in writes],
         )
-        async with _acquired(self._pool) as connection:
-            verdicts: list[int | None] = await connection.fetchval("SELECT apply_writes($1, $2, $3, $4, $5)", *columns)
+        try:
+            if self._writer is None:
+                self._writer = await self._pool.acquire(timeout=_PATIENCE)
+            query = "SELECT apply_writes($1, $2, $3, $4, $5)"
+            verdicts: list[int | None] = await self._writer.fetchval(query, *columns)
+        except _FAILURES as error:
+            await self.let_go()
+            raise _down(error) from error
         self._untrimmed += len(writes)
         if self._untrimmed >= _TRIM_EVERY:
             self._untrimmed = 0
             await self._trim()
         return verdicts
+
+    async def let_go(self) -> None:
+        """Give back the connection that writes go through; another one is taken with the next."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            with anyio.move_on_after(_RECONNECT, shield=True), suppress(*_FAILURES):
+                await self._pool.release(writer, timeout=_RECONNECT)
 
     async def _trim(self) -> None:
         """Forget the oldest changes, but `keep` of them, and say up to where."""
