@@ -152,9 +152,8 @@ async def _body(receive: Receive, longest: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     try:
-        async with asyncio.timeout(
-            BODY_SECONDS
-        ):  # with every write: a cancel scope costs as much as the write's parsing
+        # Not a cancel scope: this is on the way of every write, and one costs as much as reading the record.
+        async with asyncio.timeout(BODY_SECONDS):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
