@@ -1,11 +1,13 @@
 """What every test may ask for."""
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.command import Coord
+from tests.server.postgres import Cluster, running_cluster
 
 # No verdict on time: a slow machine is no defect. The examples are the same in every run, so that a change
 # is judged by what it changes; a failure is looked for further with `--hypothesis-profile=explore`.
@@ -18,6 +20,13 @@ settings.load_profile("steady")
 def anyio_backend() -> str:
     """The product runs on asyncio, and so do its tests."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Generator[Cluster]:
+    """The throw-away PostgreSQL cluster."""
+    with running_cluster() as cluster:
+        yield cluster
 
 
 @pytest.fixture

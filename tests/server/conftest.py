@@ -16,13 +16,6 @@ _NUMBERS = count(1)
 KINDS = ["sqlite", "postgresql"]
 
 
-@pytest.fixture(scope="session")
-def cluster() -> Generator[Cluster]:
-    """The throw-away PostgreSQL cluster."""
-    with running_cluster() as cluster:
-        yield cluster
-
-
 def _database(kind: str, request: pytest.FixtureRequest, directory: Path) -> str:
     if kind == "sqlite":
         return f"sqlite:///{directory}/state.db"

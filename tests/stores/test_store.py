@@ -14,7 +14,6 @@ from tests.stores.counting import CountingStore
 
 CLAIM = "claims/acme/widgets/319.json"
 BEAT = "heartbeats/worker-a.json"
-NOWHERE = "0" * 64
 
 JSON = st.recursive(
     st.none()
@@ -72,8 +71,9 @@ async def test_a_write_needs_the_version_that_was_read(store: Store) -> None:
 
 
 async def test_a_version_of_nothing_does_not_create(store: Store) -> None:
+    elsewhere = await store.write("batches/b.json", {"n": 1}, version=None, note="")
     with pytest.raises(Conflict, match=f"^state changed at {CLAIM}$"):
-        await store.write(CLAIM, {"n": 1}, version=NOWHERE, note="")
+        await store.write(CLAIM, {"n": 1}, version=elsewhere, note="")
     assert await store.read(CLAIM) is None
 
 
@@ -99,8 +99,9 @@ async def test_only_what_was_read_is_deleted(store: Store) -> None:
 
 @pytest.mark.parametrize("path", [BEAT, CLAIM])
 async def test_nothing_cannot_be_deleted(store: Store, path: str) -> None:
+    elsewhere = await store.write("batches/b.json", {"n": 1}, version=None, note="")
     with pytest.raises(Conflict, match=f"^state changed at {path}$"):
-        await store.delete(path, version=NOWHERE, note="")
+        await store.delete(path, version=elsewhere, note="")
 
 
 async def test_a_listing_is_sorted_by_whole_paths(store: Store) -> None:

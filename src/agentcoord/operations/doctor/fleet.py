@@ -1,0 +1,163 @@
+"""The doctor of a fleet's backend: what a token lets this machine see, and whom it is taken for (spec: cli §14.1)."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from agentcoord.errors import Defect, Rejected, StoreError, Unreadable
+from agentcoord.operations.context import objects, require_object
+from agentcoord.operations.doctor.checks import Resources
+from agentcoord.protocol.documents import Document, decode
+from agentcoord.protocol.paths import FAMILIES, is_record
+from agentcoord.stores.base import Decode, Listing, Store
+
+DEFAULT_PREFIX = "claims"
+"""What the plain doctor asks to see when nothing else is named."""
+
+ATTENTION_SCAN = 1000
+"""How many attention records are looked at: nobody deletes them, so they only grow."""
+
+_UNSUPPORTED = ("events", "attention", "archive")
+_RECOVERY = (
+    "worker/bin/provision-token <machine-name> {local}--database <database-name> --rotate <original-scope-flags>"
+)
+
+
+class TokenIdentity(Protocol):
+    """Whom a backend takes the bearer of a token for."""
+
+    @property
+    def machine(self) -> str:
+        """Give the machine's name."""
+        ...
+
+    @property
+    def read_prefixes(self) -> tuple[str, ...]:
+        """List what it may see."""
+        ...
+
+    @property
+    def write_prefixes(self) -> tuple[str, ...]:
+        """List what it may change."""
+        ...
+
+
+class FleetStore(Store, Protocol):
+    """A store that a fleet shares: it knows tokens and their scopes."""
+
+    async def check(self, *, writable: bool, prefix: str | None = DEFAULT_PREFIX) -> None:
+        """Ask whether the backend answers, and lets this token see a prefix. Raises StoreError."""
+        ...
+
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
+        """List the records below a prefix; more than `at_most` are an error. Raises StoreError."""
+        ...
+
+    async def whoami(self) -> TokenIdentity | None:
+        """Ask whom the backend takes us for; None when it cannot say. Raises StoreError."""
+        ...
+
+
+class Evidence(Struct):
+    """What a deep look at a fleet's backend found."""
+
+    resources: Resources = field(default_factory=Resources)
+    identity: Document | None = None
+
+    @property
+    def machine(self) -> str | None:
+        """Name the machine that the token belongs to."""
+        return None if self.identity is None else self.identity["machine"]
+
+
+async def check_fleet(store: FleetStore, url: str | None, *, deep: bool, prefix: str | None) -> None:
+    """Check that the backend answers and lets this token see the prefix; a deep look sees for itself.
+
+    Raises StoreError; for a token that is not known, with the way to another one.
+    """
+    asked = None if deep else prefix or DEFAULT_PREFIX
+    try:
+        await store.check(writable=True, prefix=asked)
+    except Rejected as error:
+        raise _recoverable(error, asked or "health", url) from error
+
+
+async def look_at_fleet(store: FleetStore, url: str | None, prefix: str | None) -> Evidence:
+    """Read and parse what the token may see of every family, or of the prefix, and ask whom it belongs to.
+
+    Raises StoreError at the first record that cannot be parsed or is no object, and for a token that is not known.
+    """
+    found = Evidence()
+    for one in FAMILIES if prefix is None else (prefix,):
+        try:
+            state, note = await _look(store, one)
+        except Rejected as error:
+            raise _recoverable(error, one, url) from error
+        found.resources.results[one] = state
+        if note is not None:
+            found.resources.notes[one] = note
+    who = await store.whoami()
+    if who is not None:
+        found.identity = {
+            "machine": who.machine,
+            "read_prefixes": list(who.read_prefixes),
+            "write_prefixes": list(who.write_prefixes),
+        }
+    return found
+
+
+async def _look(store: FleetStore, prefix: str) -> tuple[str, str | None]:
+    """Look at all there is below a prefix: how it went, and what is to be said of it."""
+    family = prefix.partition("/")[0]
+    try:
+        if is_record(prefix):
+            stored = await store.read(prefix)
+            if stored is None:
+                return "missing", f"{prefix} does not exist"
+            require_object(stored, "an")
+            return "ok", None
+        listing = await store.list(prefix, at_most=ATTENTION_SCAN if family == "attention" else None)
+        for _ in objects(listing.entries, "an"):
+            pass  # walking is reading: the first record that is no object ends it
+    except Unreadable as error:
+        if error.defect is Defect.FORBIDDEN:
+            return "forbidden", f"{prefix} not readable by scoped token"
+        raise
+    except Rejected as error:
+        if error.unsupported and family in _UNSUPPORTED:
+            return "unsupported", f"{family.removesuffix('s')} state not supported by backend"
+        raise
+    except StoreError as error:
+        if str(error) != f"http backend list {prefix} exceeds scan maximum {ATTENTION_SCAN}":
+            raise
+        return "incomplete", f"attention scan stopped at {ATTENTION_SCAN} records; full validation is incomplete"
+    return ("filtered", f"{prefix} filtered by scoped token") if listing.filtered else ("ok", None)
+
+
+def _recoverable(error: Rejected, resource: str, url: str | None) -> StoreError:
+    if error.status != 401:
+        return error
+    here = any(host in (url or "") for host in ("//localhost", "//127.0.0.1", "//[::1]", "@localhost", "@127.0.0.1"))
+    command = _RECOVERY.format(local="--local " if here else "")
+    return StoreError(
+        f"{error}; the token is not known, so {resource} cannot be checked. Replace it with {command} (on a server of "
+        "ours: agentcoordd token rotate MACHINE), put the new one into AGENT_COORD_API_TOKEN, restart what uses it, "
+        "and follow the rotation runbook of the backend"
+    )
+
+
+def mismatch(environment: Document) -> StoreError | None:
+    """Say that the machine named here is not the one that the token belongs to; None when that is not so."""
+    if environment["machine_match"] != "mismatch":
+        return None
+    return StoreError(
+        f"machine identity mismatch: AGENT_COORD_MACHINE_ID={environment['machine_id']} does not match the "
+        f"authenticated backend token machine {environment['token_machine']}; install that machine's token, or correct "
+        "the machine id"
+    )
+
+
+def degraded(notes: Document) -> Sequence[str]:
+    """List what could not be seen, each note once."""
+    return list(dict.fromkeys(notes.values()))
