@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from agentcoord import files
 from agentcoord.errors import StoreError
 from agentcoord.files import (
     cause_of,
@@ -300,3 +301,40 @@ def test_a_cause_without_a_number_is_what_was_said() -> None:
 )
 def test_a_command_is_spelled_so_that_a_shell_reads_its_words(words: tuple[str, ...], line: str | None) -> None:
     assert shell_line(*words) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("nothing", "nothing"),
+        ("you@h: https://h/x", "you@h: https://h/x"),
+        ("a https://me:pw@h/x b", "a https://***@h/x b"),
+        ("a ssh://me@h", "a ssh://***@h"),
+        ("https://me:p w/d@x@h", "https://***@h"),
+        ("https://a:b@h and https://c:d@h", "https://***@h"),
+        ("https://***@h", "https://***@h"),
+    ],
+    ids=map(str, range(7)),
+)
+def test_userinfo_is_hidden_wherever_it_stands(text: str, shown: str) -> None:
+    assert files.discreet(text) == shown
+
+
+def test_a_command_that_would_be_shown_otherwise_is_none() -> None:
+    assert files.shell_line("rm", "https://me:pw@h") is None
+    assert files.shell_line("mv", "http://a", "b@c") is None
+
+
+def test_a_free_name_is_one_that_nothing_has(tmp_path: Path) -> None:
+    place = str(tmp_path / "a")
+    assert files.free_name(place, ".x") == f"{place}.x"
+    (tmp_path / "a.x").symlink_to("nowhere")
+    assert files.free_name(place, ".x") == f"{place}.x.2"
+
+
+def test_a_temporary_file_is_known_by_its_name() -> None:
+    assert files.is_temporary(".a.json.tmp-1-0f")
+    assert files.is_temporary(".a.json.tmp-1-0f", of="a.json")
+    assert not files.is_temporary(".a.json.tmp-1-0f", of="json")
+    assert files.is_temporary(f".{'x' * 200}.tmp-1-0f", of="x" * 240)
+    assert not files.is_temporary("a.json.tmp-1-0f")

@@ -27,7 +27,9 @@ def _guarded(argv: list[str]) -> int:
     except Exception as error:  # a fault of ours: still one line, and never the status of a wrong invocation
         if _ended:  # what Python made of a signal's exit where it allows none through, as in making a class
             return 128 + _ended[0]
-        _write(2, f"{_fault(error)}\n".encode("utf-8", "replace"))
+        from agentcoord.files import discreet
+
+        _write(2, f"{discreet(_fault(error))}\n".encode("utf-8", "replace"))
         return _UNKNOWN
 
 
@@ -55,6 +57,7 @@ def _run(argv: list[str]) -> int:
             read_file=_read_file,
             stdin=_read_stdin,
             program=os.path.join(_cwd(), sys.argv[0]),
+            node=os.uname().nodename,
             terminal=_terminal(Terminal, env),
         )
     )

@@ -110,7 +110,7 @@ class Unreadable(StoreError):
 
     topic: ClassVar[str] = "records.unreadable"
 
-    def __init__(self, message: str, *, path: str, defect: Defect) -> None:
+    def __init__(self, message: str, *, path: str, defect: Defect, mend: str | None = None) -> None:
         self.path = path
         self.defect = defect
-        super().__init__(message)
+        super().__init__(message, mend=mend)

@@ -10,6 +10,7 @@ lies in, and only the last part of `path` is looked up, in there.
 import errno
 import fcntl
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Generator
@@ -116,6 +117,12 @@ def replace_durably(path: str, data: bytes, *, mode: int | None = None, director
     sync_directory(directory)
 
 
+def is_temporary(name: str, *, of: str | None = None) -> bool:
+    """Tell a file that `replace_durably` writes on its way to another name, to the name `of` if that is given."""
+    found = re.fullmatch(r"\.(.+)\.tmp-[0-9]+-[0-9a-f]+", name, re.DOTALL)
+    return found is not None and (of is None or found.group(1) == of[:_TEMPORARY_STEM])
+
+
 def _mode_of(name: str, directory: int) -> int | None:
     try:
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
@@ -207,6 +214,15 @@ def cause_of(error: OSError) -> str:
     return said[:1].lower() + said[1:]
 
 
+def free_name(path: str, ending: str) -> str:
+    """Find a name that nothing has yet: `path` with an ending, and a number if that one is taken."""
+    name, number = path + ending, 1
+    while os.path.lexists(name):
+        number += 1
+        name = f"{path}{ending}.{number}"
+    return name
+
+
 def shell_line(*words: str) -> str | None:
     """Spell a command for a shell to read as these very words; None when a printed line cannot carry one of them.
 
@@ -216,9 +232,23 @@ def shell_line(*words: str) -> str | None:
         return None
     from shlex import join  # only here: it is asked for when something is wrong already
 
-    return join(words)
+    line = join(words)
+    return line if discreet(line) == line else None
 
 
 def printable(text: str) -> str:
     """Spell a path or an argument so that any output can carry it: U+FFFD stands for bytes that are not UTF-8."""
     return text if text.isascii() else text.encode(errors="surrogateescape").decode(errors="replace")
+
+
+def discreet(text: str) -> str:
+    """Hide the userinfo of a URL that stands in a text, whatever kind of URL it is (spec: cli §2.9).
+
+    A password may hold any character but white space, so all up to the last `@` of a word goes: hiding too
+    much is the safe mistake.
+    """
+    if "://" not in text or "@" not in text:
+        return text
+    import re
+
+    return re.sub(r"(?<=://)\S*@", "***@", text)

@@ -24,6 +24,8 @@ class Line:
         self.stdin = b""
         self.files: dict[str, bytes] = {}
         """What files of the system say, in place of this machine's own."""
+        self.node = ""
+        """What the machine calls itself."""
 
     def __call__(self, *argv: str, terminal: Terminal | None = None) -> Output:
         """Run one command in the state root that the environment selects."""
@@ -34,9 +36,10 @@ class Line:
                 cwd=str(self.directory),
                 now=self.clock.now,
                 random=self.chance,
-                read_file=lambda path: self.files[path] if path in self.files else _read_file(path),
+                read_file=self._read_file,
                 stdin=lambda: self.stdin,
                 program="/opt/bin/agent-coord",
+                node=self.node,
                 terminal=terminal or Terminal(),
             )
         )
@@ -71,6 +74,9 @@ class Line:
         """Give stdout with the state root's own name left out."""
         return re.sub(re.escape(os.fsencode(self.root)), b"$ROOT", output.stdout)
 
-
-def _read_file(path: str) -> bytes:
-    return Path(path).read_bytes()
+    def _read_file(self, path: str) -> bytes:
+        if path in self.files:
+            return self.files[path]
+        if path.startswith("/proc/self/fdinfo/") and self.files:  # which numbers mounts of this machine's own table
+            raise FileNotFoundError(path)
+        return Path(path).read_bytes()

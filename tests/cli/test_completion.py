@@ -49,7 +49,7 @@ class TestGrammar:
 
     def test_meanings_are_for_shells_that_show_them(self, line: Line) -> None:
         (candidate,) = offered(line, "cl", of="zsh")
-        assert candidate == "claim\tAcquire or renew the lease on one work item"
+        assert candidate == "claim\tTake a work item for an agent, or go on holding it"
         assert offered(line, "cl", of="fish") == [candidate]
         assert offered(line, "cl") == ["claim"]
 

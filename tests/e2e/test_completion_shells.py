@@ -151,7 +151,7 @@ def zsh(coord: Coord, *words: str) -> list[str]:
 @needs("zsh")
 class TestZsh:
     def test_commands_with_their_meaning(self, fleet: Coord) -> None:
-        assert zsh(fleet, "cl") == ["claim  -- Acquire or renew the lease on one work item", "claim"]
+        assert zsh(fleet, "cl") == ["claim  -- Take a work item for an agent, or go on holding it", "claim"]
 
     def test_values_with_colons(self, fleet: Coord) -> None:
         assert zsh(fleet, "status", "--target=iss") == ["--target=issue:42", "--target=issue:57"]
@@ -172,7 +172,7 @@ def fish(coord: Coord, line: str) -> list[str]:
 @needs("fish")
 class TestFish:
     def test_commands_with_their_meaning(self, fleet: Coord) -> None:
-        assert fish(fleet, "agent-coord cl") == ["claim\tAcquire or renew the lease on one work item"]
+        assert fish(fleet, "agent-coord cl") == ["claim\tTake a work item for an agent, or go on holding it"]
 
     def test_values_with_colons(self, fleet: Coord) -> None:
         assert fish(fleet, "agent-coord status --target=iss") == ["--target=issue:42", "--target=issue:57"]

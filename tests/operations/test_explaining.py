@@ -1,5 +1,6 @@
 """A doctor that goes on: all findings at once, and the error at which the plain one ends."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from agentcoord.protocol.identity import NOBODY
 from agentcoord.stores.filesystem import FileSystem, Mount
 from agentcoord.stores.local import LocalStore
 from agentcoord.stores.memory import MemoryStore
+from agentcoord.stores.survey import SHOWN_UNWRITABLE
 from tests.stores.layout import lay
 
 HERE = Backend(kind="local", root="/state")
@@ -27,18 +29,31 @@ def root(tmp_path: Path) -> Path:
 
 
 async def explained(
-    root: Path, *, faults: tuple[CoordError, ...] = (), file_system: FileSystem | None = None, **more: Any
+    root: Path,
+    *,
+    faults: tuple[CoordError, ...] = (),
+    file_system: FileSystem | None = None,
+    room: Callable[[], None] = lambda: None,
+    may_write: Callable[[str], bool] | None = None,
+    **more: Any,
 ) -> tuple[Report, CoordError | None]:
     store = LocalStore(root)
     facts: dict[str, Any] = {"deep": True, "prefix": None, "split_brain_file": None, **more}
     plain = plain_report(HERE, NOBODY, **facts)
-    ground = Ground(root=str(root), survey=lambda: store.survey(before=0.0), file_system=lambda: file_system)
+    ground = Ground(
+        root=str(root),
+        survey=lambda: store.survey(before=0.0, may_write=may_write),
+        file_system=lambda: file_system,
+        room=room,
+        aside=store.aside,
+    )
     return await explain(plain, store, ground, faults, settings=(), hints=())
 
 
 def found(report: Report) -> list[Finding]:
     assert report.explanation is not None
-    return [one for one in report.explanation.findings if one.id != "state_root.parent_open"]
+    above = ("state_root.parent_open", "state_root.parent_owner")  # where the tests run is not their business
+    return [one for one in report.explanation.findings if one.id not in above]
 
 
 async def test_nothing_is_wrong(root: Path) -> None:
@@ -64,10 +79,10 @@ async def test_it_ends_where_the_plain_doctor_ends(root: Path) -> None:
     report, first = await explained(root)
     assert str(first) == str(raised.value) == "state record is not an object: claims/o/r/1.json"
     assert [(one.id, one.severity, one.mend) for one in found(report)] == [
-        ("records.unreadable", "error", f"mv {root}/claims/o/r/1.json {root}/claims/o/r/1.json.broken"),
-        ("records.unreadable", "error", f"mv {root}/claims/o/r/2.json {root}/claims/o/r/2.json.broken"),
-        ("layout.symlink", "error", f"rm {root}/heartbeats/b.json"),
-        ("records.unreadable", "error", f"mv {root}/heartbeats/a.json {root}/heartbeats/a.json.broken"),
+        ("records.unreadable", "error", f"mv -n {root}/claims/o/r/1.json {root}/claims/o/r/1.json.broken"),
+        ("records.unreadable", "error", f"mv -n {root}/claims/o/r/2.json {root}/claims/o/r/2.json.broken"),
+        ("layout.symlink", "error", None),
+        ("records.unreadable", "error", f"mv -n {root}/heartbeats/a.json {root}/heartbeats/a.json.broken"),
     ]
 
 
@@ -118,7 +133,8 @@ async def test_a_split_brain_alone_stays_one(root: Path) -> None:
     assert (report.status, first) == ("split_brain", None)
     lay(root, "claims")
     assert (await explained(root, split_brain_file="/h/env"))[0].status == "error"
-    assert of_split_brain("why", "/h/e nv").mend == "set -a; . '/h/e nv'; set +a"
+    assert of_split_brain("why", "/h/e nv", private=True).mend == "set -a; . '/h/e nv'; set +a"
+    assert of_split_brain("why", "/h/e nv", private=False).mend is None
 
 
 async def test_the_plain_doctor_does_not_bless_a_root_without_locks(root: Path) -> None:
@@ -168,3 +184,47 @@ async def test_no_command_is_given_that_a_line_cannot_carry(root: Path, odd: str
     lay(root, f"heartbeats/{odd}.json", b"{")
     [finding] = found((await explained(root))[0])
     assert finding.mend is None
+
+
+def full() -> None:
+    raise StoreError("state root is not writable: /s: no space left on device", finding="state_root.unwritable")
+
+
+async def test_a_root_without_room_is_an_error(root: Path) -> None:
+    report, first = await explained(root, room=full)
+    assert (report.status, str(first)) == ("error", "state root is not writable: /s: no space left on device")
+    assert [(one.id, one.severity, one.mend) for one in found(report)] == [("state_root.unwritable", "error", None)]
+
+
+async def test_a_root_that_is_none_is_not_written_to(root: Path) -> None:
+    report, _ = await explained(root / "absent", room=full)
+    assert [one.id for one in found(report)] == ["state_root.missing"]
+
+
+@pytest.mark.parametrize(("deep", "severity"), [(True, "error"), (False, "warning")])
+async def test_what_a_writer_would_fail_at_is_found(root: Path, deep: bool, severity: str) -> None:
+    lay(root, "heartbeats/a.json", b"{}")
+    lay(root, "heartbeats/a.json.lock").chmod(0o400)
+    (root / "claims").mkdir()
+    (root / "claims").chmod(0o500)
+    closed = (f"{root}/claims", f"{root}/heartbeats/a.json.lock")
+    report, first = await explained(root, deep=deep, may_write=lambda path: path.replace("/./", "/") not in closed)
+    assert (report.status, first is None) == (("error", False) if deep else ("ok", True))
+    assert sorted((one.id, one.severity, one.mend) for one in found(report)) == [
+        ("layout.unwritable", severity, f"chmod u+rw {root}/heartbeats/a.json.lock"),
+        ("layout.unwritable", severity, f"chmod u+rwx {root}/claims"),
+    ]
+
+
+@pytest.mark.parametrize(("beyond", "more"), [(0, []), (2, ["layout.more"])])
+async def test_only_so_many_closed_places_are_named(root: Path, beyond: int, more: list[str]) -> None:
+    for number in range(SHOWN_UNWRITABLE - 1 + beyond):
+        lay(root, f"claims/{number}/a.txt", b"")
+    ids = [one.id for one in found((await explained(root, may_write=lambda path: False))[0])]
+    assert ids == ["layout.unwritable"] * SHOWN_UNWRITABLE + more
+
+
+async def test_what_lies_in_a_root_without_room_is_not_told_as_well(root: Path) -> None:
+    lay(root, "claims/o/a.txt", b"")
+    report, _ = await explained(root, room=full, may_write=lambda path: False)
+    assert [one.id for one in found(report)] == ["state_root.unwritable"]

@@ -108,7 +108,7 @@ URLS = [
 ]
 
 
-@pytest.mark.parametrize(("value", "valid"), URLS, ids=repr)
+@pytest.mark.parametrize(("value", "valid"), URLS)
 def test_a_url_has_a_scheme_a_host_and_no_white_space(value: object, valid: bool) -> None:
     assert is_http_url(value) is valid
 

@@ -19,11 +19,23 @@ def test_what_is_set_is_kept_verbatim(value: str) -> None:
 @pytest.mark.parametrize(
     ("env", "expected"),
     [
-        ({"AGENT_COORD_ENV_FILE": "/p/coord.env", "XDG_CONFIG_HOME": "rel"}, UserFile("/p/coord.env", explicit=True)),
-        ({"AGENT_COORD_ENV_FILE": " ", "XDG_CONFIG_HOME": "/x"}, UserFile("/x/agent-coord/env", explicit=False)),
-        ({"XDG_CONFIG_HOME": "", "HOME": "/h"}, UserFile("/h/.config/agent-coord/env", explicit=False)),
-        ({"XDG_CONFIG_HOME": "/x", "HOME": "rel"}, UserFile("/x/agent-coord/env", explicit=False)),
-        ({"HOME": "/h"}, UserFile("/h/.config/agent-coord/env", explicit=False)),
+        (
+            {"AGENT_COORD_ENV_FILE": "/p/coord.env", "XDG_CONFIG_HOME": "rel"},
+            UserFile("/p/coord.env", explicit=True, variable="AGENT_COORD_ENV_FILE"),
+        ),
+        (
+            {"AGENT_COORD_ENV_FILE": " ", "XDG_CONFIG_HOME": "/x"},
+            UserFile("/x/agent-coord/env", explicit=False, variable="XDG_CONFIG_HOME"),
+        ),
+        (
+            {"XDG_CONFIG_HOME": "", "HOME": "/h"},
+            UserFile("/h/.config/agent-coord/env", explicit=False, variable="HOME"),
+        ),
+        (
+            {"XDG_CONFIG_HOME": "/x", "HOME": "rel"},
+            UserFile("/x/agent-coord/env", explicit=False, variable="XDG_CONFIG_HOME"),
+        ),
+        ({"HOME": "/h"}, UserFile("/h/.config/agent-coord/env", explicit=False, variable="HOME")),
         ({"HOME": ""}, None),
         ({}, None),
     ],
@@ -51,8 +63,11 @@ def test_a_relative_place_is_refused(env: dict[str, str], variable: str) -> None
 
 
 def test_only_a_conventional_file_has_a_legacy_policy_beside_it() -> None:
-    assert UserFile("/h/.config/agent-coord/env", explicit=False).legacy_policy == "/h/.config/agent-coord/policy"
-    assert UserFile("/h/.config/agent-coord/env", explicit=True).legacy_policy is None
+    assert (
+        UserFile("/h/.config/agent-coord/env", explicit=False, variable="HOME").legacy_policy
+        == "/h/.config/agent-coord/policy"
+    )
+    assert UserFile("/h/.config/agent-coord/env", explicit=True, variable="HOME").legacy_policy is None
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ def told(
         command="doctor",
         role=Role.DOCTOR,
         selection=selection,
-        user_file=UserFile(FILE, explicit=False),
+        user_file=UserFile(FILE, explicit=False, variable="HOME"),
         saved_url=saved.get("AGENT_COORD_API_URL"),
         user_file_use="read",
     )
@@ -47,6 +47,8 @@ def test_of_nothing_at_all() -> None:
         "state_root": ("/h/.local/state/agent-coordination", "default below HOME"),
         "api_url": (None, "unset"),
         "api_token": ("not set", "unset"),
+        "ref": ("state", "default"),
+        "local": (None, "unset"),
         "machine_id": (None, "unset"),
         "session_id": (None, "unset"),
         "policy": ("optional", "default"),
@@ -223,3 +225,34 @@ def test_no_origin_shows_a_token(env: Env, saved: Env, in_process: bool, in_file
     assert TOKEN not in str(shown)
     assert TOKEN not in repr(Origin("api_token", *shown["api_token"]))
     assert shown["api_token"][0] == ("set" if in_process or in_file else "not set")
+
+
+@pytest.mark.parametrize(
+    ("flags", "env", "saved", "shown"),
+    [
+        (Flags(backend="o/r", ref="f"), {"AGENT_COORD_REF": "p"}, {"AGENT_COORD_REF": "s"}, ("f", "--ref")),
+        (
+            Flags(backend="o/r"),
+            {"AGENT_COORD_REF": "p"},
+            {"AGENT_COORD_REF": "s"},
+            ("p", "process environment:AGENT_COORD_REF"),
+        ),
+        (Flags(backend="o/r"), {}, {"AGENT_COORD_REF": "s"}, ("s", f"{FILE}:AGENT_COORD_REF")),
+        (Flags(), {"AGENT_COORD_BACKEND": "o/r"}, {"AGENT_COORD_REF": "s"}, ("state", "default")),
+        (Flags(), {"AGENT_COORD_REF": "p"}, {"AGENT_COORD_REF": "s"}, ("s", f"{FILE}:AGENT_COORD_REF")),
+        (Flags(backend="o/r", ignore_user_config=True), {"AGENT_COORD_REF": "p"}, {}, ("state", "default")),
+    ],
+)
+def test_of_the_ref(flags: Flags, env: Env, saved: Env, shown: tuple[str, str]) -> None:
+    assert told(env, saved, flags)["ref"] == shown
+
+
+def test_of_local() -> None:
+    assert told({"AGENT_COORD_LOCAL": "1"}, local="1")["local"] == ("1", "process environment:AGENT_COORD_LOCAL")
+    assert told({}, {"AGENT_COORD_LOCAL": "1"}, local="1")["local"] == ("1", f"{FILE}:AGENT_COORD_LOCAL")
+
+
+def test_of_a_file_that_was_not_loaded() -> None:
+    shown = told(user_file_use="not_loaded")
+    assert shown["backend"] == shown["state_root"] == shown["ref"] == shown["policy"] == (None, "unknown")
+    assert shown["api_token"] == ("unknown", "unknown")

@@ -9,12 +9,14 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
+from typing import Any
 
 import pytest
 
 from agentcoord.errors import ConfigError
 from agentcoord.settings import envfile
-from agentcoord.settings.securefile import MAX_BYTES, Waiting, lock_name, peek, read_private
+from agentcoord.settings.privatewrite import rewrite_private
+from agentcoord.settings.securefile import MAX_BYTES, Waiting, lock_name, opening, peek, read_private
 
 ME = os.geteuid()
 SOMEBODY_ELSE = ME + 12345
@@ -517,7 +519,7 @@ def test_whatever_lies_there_is_read_or_refused(home: Conventional) -> None:
 # What mends it
 
 
-@pytest.mark.parametrize(("mode", "mended"), [(0o777, True), (0o1777, False)])
+@pytest.mark.parametrize(("mode", "mended"), [(0o777, True), (0o1777, False), (0o2775, False)])
 def test_a_directory_that_everybody_shares_is_not_to_be_closed(private: Path, mode: int, mended: bool) -> None:
     above = private / "it's open"
     above.mkdir()
@@ -538,3 +540,99 @@ def test_a_directory_under_another_name_is_not_to_be_closed(private: Path) -> No
     with pytest.raises(ConfigError) as raised:
         read_private(str(private / "agent-coord" / "env"), explicit=False, uid=ME)
     assert (raised.value.finding, raised.value.mend) == ("user_file.parent_mode", None)
+
+
+@pytest.mark.parametrize("mode", [0o000, 0o200])
+def test_a_closed_file_of_ours_is_opened_to_us(home: Conventional, mode: int) -> None:
+    home.file.chmod(mode)
+    assert opening(str(home.file), ME) == f"chmod 600 {home.file}"
+    assert opening(str(home.file), SOMEBODY_ELSE) is None
+    home.file.chmod(0o600)
+    home.leaf.chmod(mode)
+    assert opening(str(home.file), ME) == f"chmod 700 {home.leaf}"
+    home.leaf.chmod(0o700)
+    assert opening(str(home.file), ME) is None
+    assert opening(str(home.leaf / "absent"), ME) is None
+
+
+# Swapped by hand, at the very call that comes next
+
+
+def before_opening(monkeypatch: pytest.MonkeyPatch, path: Path, swap: Callable[[], None]) -> None:
+    """Swap once, right before a directory is opened by its path."""
+    real, swapped = os.open, list[bool]()
+
+    def opened(name: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if name == str(path) and not swapped:
+            swapped.append(True)
+            swap()
+        return real(name, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+def swapped_for(directory: Path, bait: Path) -> Callable[[], None]:
+    bait.mkdir()
+    bait.chmod(0o755)
+    write(bait / "env", "AGENT_COORD_API_URL=https://evil.example\n")
+
+    def swap() -> None:
+        directory.rename(directory.parent / "away")
+        bait.rename(directory)
+
+    return swap
+
+
+def test_another_directory_than_the_one_checked_is_not_read(
+    home: Conventional, private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before_opening(monkeypatch, home.leaf, swapped_for(home.leaf, private / "bait"))
+    assert refusal(home.file) == f"config parent changed while it was checked: {home.leaf}"
+
+
+def test_another_directory_than_the_one_checked_is_not_closed(
+    home: Conventional, private: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home.leaf.chmod(0o755)
+    before_opening(monkeypatch, home.leaf, swapped_for(home.leaf, private / "bait"))
+    assert home.refusal() == f"config parent changed while it was checked: {home.leaf}"
+    assert mode_of(home.leaf) == 0o755
+
+
+def test_a_directory_that_stays_open_is_refused(home: Conventional, monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(descriptor: int, mode: int) -> None:
+        """As on a file system whose permissions are those of the mount."""
+
+    home.leaf.chmod(0o755)
+    monkeypatch.setattr(os, "fchmod", kept)
+    assert home.refusal() == f"config parent leaf permissions are unsafe (expected 0700): {home.leaf}"
+
+
+def test_the_root_of_all_directories_is_checked_too(home: Conventional, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.lstat
+
+    def open_to_all(path: Any, **more: Any) -> os.stat_result:
+        found = real(path, **more)
+        return os.stat_result((found.st_mode | 0o022, *list(found)[1:10])) if path == "/" else found
+
+    monkeypatch.setattr(os, "lstat", open_to_all)
+    assert home.refusal() == "config parent permissions are unsafe: /"
+
+
+def test_no_file_becomes_the_terminal_of_the_process(home: Conventional, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.close(held(home.lock))
+    real, kept = os.open, dict[str, bool]()
+
+    def opened(name: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if not flags & (os.O_DIRECTORY | getattr(os, "O_PATH", 0)):
+            kept[str(name)] = bool(flags & os.O_NOCTTY)
+        return real(name, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", opened)
+    assert home.read() == peek(str(home.file)) == TEXT
+    rewrite_private(str(home.file), lambda _: TEXT, explicit=False, uid=ME)
+    assert {name: kept[name] for name in ("env", home.lock.name, str(home.file))} == {
+        "env": True,
+        home.lock.name: True,
+        str(home.file): True,
+    }

@@ -427,3 +427,38 @@ def test_nobody_reads_while_a_file_is_changed(env: Path) -> None:
 
     rewrite_private(str(env), change, explicit=False, uid=ME)
     assert read_private(str(env), explicit=False, uid=ME) == NEW
+
+
+@pytest.mark.parametrize("mask", [0o277, 0o377])
+def test_the_lock_is_private_whatever_the_umask(env: Path, mask: int) -> None:
+    lock_of(env).unlink()
+    with umask(mask):
+        write(env)
+    assert mode(lock_of(env)) == 0o600
+
+
+def test_the_name_of_a_directory_that_was_made_is_durable(private: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, synced = os.fsync, set[tuple[int, int]]()
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        synced.add((found.st_dev, found.st_ino))
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    write(private / "a" / "agent-coord" / "env")
+    for directory in (private, private / "a", private / "a" / "agent-coord"):
+        assert (directory.stat().st_dev, directory.stat().st_ino) in synced
+
+
+def test_what_killed_writers_left_is_removed(env: Path) -> None:
+    left = [".env.tmp-123-0a1b2c3d4e5f", ".env.tmp-9-00"]
+    kept = [".env.tmp-x-0a", ".environment.tmp-1-0a", "env.tmp-1-0a", ".policy.tmp-1-0a"]
+    for name in (*left, *kept):
+        (env.parent / name).write_text("AGENT_COORD_API_TOKEN=of another time\n")
+    (env.parent / ".env.tmp-7-0b").symlink_to(private_of := env.parent / "precious")
+    private_of.write_text("precious")
+    (env.parent / ".env.tmp-8-0b").mkdir()
+    write(env)
+    assert names(env.parent) == {"env", lock_of(env).name, *kept, "precious", ".env.tmp-8-0b"}
+    assert private_of.read_text() == "precious"

@@ -19,6 +19,7 @@ from agentcoord.stores.filesystem import (
     parse_mac_mounts,
     parse_mount_table,
     require_locks,
+    require_room,
     tried,
 )
 from tests.stores.layout import names
@@ -71,7 +72,7 @@ def test_a_path_lies_on_the_longest_mount_above_it(
 def test_options_of_the_mount_and_of_the_file_system_count_without_secrets() -> None:
     mount = mount_of("/home/you/share", MOUNTS)
     assert mount is not None
-    assert mount.options == ("rw", "relatime", "vers=3.1", "username=you", "nobrl")
+    assert mount.options == ("nobrl",)
     assert "t0ps3cret" not in repr(MOUNTS)
     far = mount_of("/home/you/far", MOUNTS)
     assert far is not None
@@ -85,7 +86,7 @@ def test_a_line_of_another_form_is_passed_over(line: str) -> None:
 
 
 def test_a_line_without_source_or_options_is_a_mount() -> None:
-    assert parse_mount_table("27 1 254:0 / / rw - ext4") == [Mount("/", "ext4", ("rw",))]
+    assert parse_mount_table("27 1 254:0 / / rw - ext4") == [Mount("/", "ext4", id=27, parent=1)]
 
 
 MAC = """/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)
@@ -252,3 +253,84 @@ def test_where_there_is_no_table_nobody_can_tell(tmp_path: Path) -> None:
     assert look(str(tmp_path), missing, os.urandom, mac=False) is None
     assert look(str(tmp_path), lambda _: b"", os.urandom, mac=False) is None
     assert look("/no\0where", lambda _: table_for(tmp_path, "ext4"), os.urandom, mac=False) is None
+
+
+# What hides what
+
+HIDDEN = """27 1 254:0 / / rw - ext4 /dev/vda rw
+40 27 0:50 / /home/you/fleet rw - nfs4 filer:/x rw,nolock
+41 27 0:51 / /home rw - tmpfs tmpfs rw
+"""
+
+
+def test_a_mount_below_a_later_one_is_hidden() -> None:
+    mount = mount_of("/home/you/fleet", parse_mount_table(HIDDEN))
+    assert mount is not None
+    assert (mount.point, mount.type) == ("/home", "tmpfs")
+    again = mount_of("/home/you/fleet", parse_mount_table(HIDDEN + "42 41 0:52 / /home/you/fleet rw - xfs x rw\n"))
+    assert again is not None
+    assert again.type == "xfs"
+
+
+def test_where_nobody_tells_what_lies_on_what_the_last_one_counts() -> None:
+    table = "/dev/a on / (apfs, local)\nfiler:/x on /home/you (nfs, locallocks)\n/dev/b on /home (apfs, local)\n"
+    mount = mount_of("/home/you/s", parse_mac_mounts(table))
+    assert mount is not None
+    assert mount.point == "/home"
+
+
+def test_the_kernel_says_which_mount_was_opened(tmp_path: Path) -> None:
+    table = (
+        f"27 1 0:1 / / rw - ext4 a rw\n28 27 0:2 / {tmp_path} rw - nfs b nolock\n29 27 0:3 / {tmp_path} rw - xfs c rw\n"
+    )
+
+    def read_file(path: str) -> bytes:
+        return b"pos:\t0\nflags:\t02\nmnt_id:\t28\nino:\t2\n" if "/fdinfo/" in path else table.encode()
+
+    found = look(str(tmp_path), read_file, os.urandom, mac=False)
+    assert found is not None
+    assert found.fault == "nolock"
+
+
+@pytest.mark.parametrize("option", ["local", "rw,local"])
+def test_local_means_something_on_macos_alone(option: str) -> None:
+    [mount] = parse_mount_table(f"27 1 0:1 / / rw - new x {option}\n")
+    assert judge(mount).locks == "untested"
+    [mount] = parse_mac_mounts("x on / (new, local)")
+    assert judge(mount).locks == "shared"
+    [mount] = parse_mac_mounts("x on / (macfuse, local)")
+    assert judge(mount).locks == "untested"
+
+
+@pytest.mark.parametrize("option", ["secret=AQB", "token=AQB", "access_key=AQB", "pass=AQB", "x-AQB"])
+def test_no_option_is_kept_that_decides_nothing(option: str) -> None:
+    for mount in (
+        parse_mount_table(f"27 1 0:1 / /{option} rw - ceph x rw,{option},nolock\n")[0],
+        parse_mac_mounts(f"x on /m (nfs, {option}, locallocks)")[0],
+    ):
+        assert "AQB" not in repr((mount.options, mount.source))
+
+
+def test_the_source_is_shown_without_a_query() -> None:
+    [mount] = parse_mount_table("27 1 0:1 / / rw - webdav https://u:AQB@h/d?token=AQB rw\n")
+    assert mount.source == "https://***@h/d?***"
+
+
+# Room
+
+
+def test_a_root_that_takes_a_file_is_left_as_it_was(tmp_path: Path) -> None:
+    require_room(str(tmp_path), os.urandom)
+    assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EPERM])
+def test_a_root_that_takes_none_is_not_writable(tmp_path: Path, number: int) -> None:
+    def refused(descriptor: int, data: bytes) -> int:
+        raise OSError(number, os.strerror(number))
+
+    with pytest.raises(StoreError) as raised:
+        require_room(str(tmp_path), os.urandom, write=refused)
+    assert raised.value.finding == "state_root.unwritable"
+    assert os.strerror(number).lower() in str(raised.value).lower()
+    assert names(tmp_path) == []

@@ -187,7 +187,7 @@ async def test_an_unsafe_path_is_refused(store: Store, path: str) -> None:
     with pytest.raises(UsageError, match=r"^unsafe state path: "):
         await store.write(path, {}, version=None, note="")
     with pytest.raises(UsageError, match=r"^unsafe state path: "):
-        await store.delete(path, version=NOWHERE, note="")
+        await store.delete(path, version="1", note="")
     with pytest.raises(UsageError, match=r"^unsafe state path: "):
         await store.list(path)
 

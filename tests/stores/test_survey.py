@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agentcoord.stores.local import LocalStore
-from agentcoord.stores.survey import open_directories
+from agentcoord.stores.survey import Place, exposed
 from tests.stores.layout import lay
 
 HOUR_AGO, LONG_AGO = 1_000_000.0, 900_000.0
@@ -30,11 +30,11 @@ def test_every_fault_is_seen_where_a_listing_sees_one(root: Path, local: LocalSt
         ("state layout invalid: batches is a symlink", "layout.symlink"),
     ]
     assert sorted((str(fault), fault.mend) for fault in seen.faults) == [
-        ("state layout invalid: claims/o/link is a symlink", f"rm {root}/claims/o/link"),
+        ("state layout invalid: claims/o/link is a symlink", None),
         ("state layout invalid: claims/o/r/2.json is not a regular file", None),
         (
             "state layout invalid: claims/o/r/3.json is not a regular file",
-            f"mv {root}/claims/o/r/3.json {root}/claims/o/r/3.json.aside",
+            f"mv -n {root}/claims/o/r/3.json {root}/claims/o/r/3.json.aside",
         ),
     ]
 
@@ -84,6 +84,32 @@ def test_others_may_not_change_the_root_nor_what_is_above_it(
     root.chmod(mode)
     root.parent.chmod(above)
     for named in (root, tmp_path / "link"):
-        open_root, open_above = open_directories(str(named))
-        assert open_root == (str(root) if found[0] else None)
-        assert [place for place in open_above if place.startswith(str(tmp_path))] == [str(root.parent)] * found[1]
+        opened = [place.path for place in exposed(str(named), os.geteuid())[0]]
+        assert (str(root) in opened) == found[0]
+        assert [place for place in opened if place.startswith(f"{tmp_path}/above") and place != str(root)] == (
+            [str(root.parent)] * found[1]
+        )
+
+
+def test_what_lies_above_is_said_with_whether_it_may_be_closed(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    for mode, closable in ((0o777, True), (0o2777, False), (0o1777, False)):
+        root.chmod(mode)
+        assert Place(str(root), closable) in exposed(str(root), os.geteuid())[0]
+        assert Place(str(root), closable=False) in exposed(str(root), os.geteuid() + 1)[0]
+
+
+def test_what_is_another_users_is_told(tmp_path: Path) -> None:
+    def foreign(uid: int) -> list[str]:
+        return [place.path for place in exposed(str(tmp_path), uid)[1] if place.path == str(tmp_path)]
+
+    assert foreign(os.geteuid()) == []
+    assert foreign(os.geteuid() + 1) == ([] if os.geteuid() == 0 else [str(tmp_path)])
+
+
+def test_a_survey_of_what_is_no_root_is_empty(tmp_path: Path) -> None:
+    for place in (tmp_path / ("x" * 300), tmp_path / "file"):
+        if len(place.name) < 255:
+            place.touch()
+        assert LocalStore(place).survey(before=HOUR_AGO).misplaced == ()

@@ -29,7 +29,7 @@ class Command(Struct, frozen=True):
 COMMANDS = (
     Command(
         "claim",
-        "Acquire or renew the lease on one work item",
+        "Take a work item for an agent, or go on holding it",
         (*_ITEM, "batch-id", "branch", "ttl", *_METADATA),
         _ITEM,
     ),

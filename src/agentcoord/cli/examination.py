@@ -1,6 +1,7 @@
 """The doctor's two reports: from the selected backend to what is printed (spec: cli §14)."""
 
 import sys
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from agentcoord.cli.options import Words
@@ -19,15 +20,15 @@ from agentcoord.stores.filesystem import FileSystem, look
 from agentcoord.stores.opening import absolute, open_local, open_store
 
 
-def backend_of(selection: Selection, cwd: str) -> Backend:
-    """Name a selected backend for a report."""
+def backend_of(selection: Selection, cwd: str, *, shown: Callable[[str], str] = redact) -> Backend:
+    """Name a selected backend for a report, the URL as far as it is `shown`."""
     root = None
     if selection.kind == "local" and selection.root is not None:
         root = printable(absolute(selection.root, cwd) if cwd else selection.root)
     return Backend(
         kind=selection.kind,
         repo=selection.repo if selection.kind == "github" else None,
-        url=redact(selection.url) if selection.kind == "http" and selection.url is not None else None,
+        url=shown(selection.url) if selection.kind == "http" and selection.url is not None else None,
         root=root,
     )
 

@@ -1,5 +1,6 @@
 """`doctor --explain`: the report that goes on after the first fault, from the settings to what is printed."""
 
+import os
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
@@ -15,13 +16,17 @@ from agentcoord.operations.doctor.findings import (
     of_no_machine,
     of_relative_root,
     of_split_brain,
+    of_tilde_root,
 )
 from agentcoord.operations.doctor.report import plain_report
+from agentcoord.protocol.paths import is_segment
 from agentcoord.settings.environment import STATE_ROOT, STATUS_STATE_ROOT
 from agentcoord.settings.provenance import provenance
-from agentcoord.settings.selection import Flags, SelectionError, split_brain_refusal
+from agentcoord.settings.securefile import read_private
+from agentcoord.settings.selection import Flags, SelectionError, shown_address, split_brain_refusal
 from agentcoord.settings.value import Settings, fleet_file
 from agentcoord.stores.base import Store
+from agentcoord.stores.filesystem import require_room
 from agentcoord.stores.opening import absolute, open_local, open_store
 
 
@@ -41,11 +46,11 @@ async def explanation(
     store = ground = None
     async with AsyncExitStack() as opened:
         if fault is None or selection.root is not None:  # a root that needs no user file can be looked at without one
-            store, ground, refused = await _opened(settings, invocation, opened)
+            store, ground, refused = await _opened(settings, invocation, opened, create=fault is None)
             faults += [] if refused is None else [refused]
         report, first = await explain(
             plain_report(
-                backend_of(selection, invocation.cwd),
+                backend_of(selection, invocation.cwd, shown=shown_address),
                 settings.identity,
                 deep=request.deep,
                 prefix=request.prefix,
@@ -60,9 +65,9 @@ async def explanation(
                 flags,
                 settings,
                 cwd=invocation.cwd,
-                fleet_file=fleet_file(invocation.env),
+                fleet_file=None if flags.ignore_user_config else fleet_file(invocation.env, dict(settings.consumers)),
             ),
-            hints=_hints(settings, invocation.cwd),
+            hints=_hints(settings, invocation),
         )
     render_report(report, output, json=json)
     if first is not None:
@@ -75,7 +80,7 @@ async def explanation(
 
 
 async def _opened(
-    settings: Settings, invocation: Invocation, opened: AsyncExitStack
+    settings: Settings, invocation: Invocation, opened: AsyncExitStack, *, create: bool
 ) -> tuple[Store | None, Ground | None, CoordError | None]:
     """Open the backend, and a local root to be looked at as files; or say why not."""
     selection = settings.selected
@@ -86,31 +91,52 @@ async def _opened(
         return None, None, error
     if local is None:
         return store, None, None
+    if selection.implicit and not create and not local.exists():
+        return None, None, None  # what the plain doctor would have made is not missing
     before = (invocation.now() - timedelta(minutes=LEFTOVER_MINUTES)).timestamp()
     ground = Ground(
         root=local.root,
         survey=lambda: local.survey(before=before),
         file_system=lambda: file_system_of(selection, invocation),
+        room=lambda: require_room(local.root, invocation.random),
+        aside=local.aside,
     )
     try:
-        if selection.implicit:
+        if selection.implicit and create:
             local.create_root()
     except CoordError as error:
         return None, ground, error
     return store, ground, None
 
 
-def _hints(settings: Settings, cwd: str) -> list[Finding]:
-    selection = settings.selected
+def _hints(settings: Settings, invocation: Invocation) -> list[Finding]:
+    selection, cwd = settings.selected, invocation.cwd
     hints: list[Finding] = []
     # What a user file that was not loaded may say is not to be called missing.
     if settings.identity.machine_id is None and settings.user_file_use != "not_loaded":
-        hints.append(of_no_machine(savable=settings.user_file is not None))
+        hints.append(of_no_machine(None if settings.user_file is None else _machine_name(invocation.node)))
     root = selection.root
     if root is not None and not root.startswith("/") and cwd:
-        named = STATUS_STATE_ROOT if selection.status_root else STATE_ROOT
-        variable = named if selection.backend_source == "process_env" else None
-        hints.append(of_relative_root(root, absolute(root, cwd), variable))
+        if root.startswith("~"):
+            hints.append(of_tilde_root(root, absolute(root, cwd)))
+        else:
+            named = STATUS_STATE_ROOT if selection.status_root else STATE_ROOT
+            variable = named if selection.backend_source == "process_env" else None
+            hints.append(of_relative_root(root, absolute(root, cwd), variable))
     if (file := selection.split_brain_file) is not None:
-        hints.append(of_split_brain(split_brain_refusal(file), file))
+        hints.append(of_split_brain(split_brain_refusal(file), file, private=_is_private(file)))
     return hints
+
+
+def _machine_name(node: str) -> str | None:
+    """Take the name of this machine for its id; None if it cannot be one, or is every machine's."""
+    everywhere = node.split(".", maxsplit=1)[0] == "localhost"
+    return node if is_segment(node) and not everywhere and not node.startswith("-") else None
+
+
+def _is_private(file: str) -> bool:
+    """Tell whether a file is as safe to load as a user file has to be."""
+    try:
+        return read_private(file, explicit=True, uid=os.geteuid(), lock=False) is not None
+    except ConfigError:
+        return False

@@ -6,6 +6,7 @@ from datetime import datetime
 from msgspec import Struct, field
 
 from agentcoord.errors import Exit
+from agentcoord.files import discreet
 
 
 class Terminal(Struct, frozen=True):
@@ -26,7 +27,7 @@ class Invocation(Struct, frozen=True):
 
     `cwd` is empty when the caller's working directory was removed. `stdin` and `read_file` give
     bytes and raise OSError; `now` answers in UTC; `random` gives that many bytes. `program` is the
-    absolute path of the command, for `bootstrap`.
+    absolute path of the command, for `bootstrap`, and `node` what the machine calls itself.
     """
 
     argv: tuple[str, ...]
@@ -37,6 +38,7 @@ class Invocation(Struct, frozen=True):
     read_file: Callable[[str], bytes]
     stdin: Callable[[], bytes]
     program: str = "agent-coord"
+    node: str = ""
     terminal: Terminal = Terminal()
 
     def __repr__(self) -> str:
@@ -54,7 +56,7 @@ class Output(Struct):
 
     def say(self, text: str) -> None:
         """Add a line for stdout; one line it stays, whatever a record put into it."""
-        self.page(one_line(text))
+        self.page(discreet(one_line(text)))
 
     def page(self, text: str) -> None:
         """Add lines of our own for stdout."""
@@ -72,7 +74,7 @@ class Output(Struct):
 
 
 def one_line(text: str) -> str:
-    """Keep a line one line that moves no cursor, whatever an argument or a record put into it."""
+    """Keep a line one line that moves no cursor, whatever was put into it."""
     if text.isprintable():
         return text
     import re

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from agentcoord.cli import usage
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
-from agentcoord.errors import ConfigError, CoordError, StoreError
+from agentcoord.errors import ConfigError, StoreError
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.settings.selection import Flags
-from agentcoord.settings.value import Settings, load, without_user_file
+from agentcoord.settings.value import Settings
 from agentcoord.stores.opening import absolute, open_local, open_store
 
 if TYPE_CHECKING:
@@ -205,27 +205,17 @@ async def _doctor(words: Words, settings: Settings, invocation: Invocation, outp
     await examination(request_of(words), settings, invocation, output, json=json, flags=flags_of(words))
 
 
-async def explain_configuration(words: Words, fault: ConfigError, invocation: Invocation, output: Output) -> None:
+async def explain_configuration(
+    words: Words, settings: Settings, fault: ConfigError, invocation: Invocation, output: Output
+) -> None:
     """Report on a configuration that cannot be loaded, if an explanation was asked for. Raises `fault` if not."""
     json = words.flag("json")
     if not words.flag("explain") and (json or not invocation.terminal.person):
         raise fault
-    from msgspec.structs import replace
-
     from agentcoord.cli.app import request_of
     from agentcoord.cli.explanation import explanation
-    from agentcoord.settings.securefile import MISSING
 
-    flags = flags_of(words)
-    try:  # what `config show` would say, which asks for less than a doctor
-        settings = load(invocation.env, command="config", flags=flags, argv_selectors=words.selectors)
-    except CoordError:
-        settings = without_user_file(invocation.env, flags, selecting=invocation.env)
-        if flags.ignore_user_config:
-            settings = replace(settings, user_file_use="bypassed")
-        elif fault.finding == MISSING:
-            settings = replace(settings, user_file_use="absent")
-    await explanation(request_of(words), settings, fault, invocation, output, json=json, flags=flags)
+    await explanation(request_of(words), settings, fault, invocation, output, json=json, flags=flags_of(words))
 
 
 async def _bootstrap(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:

@@ -18,8 +18,9 @@ from agentcoord.cli.options import Words, asks_for_stack, read_words, require_ut
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.cli.performing import PERFORMERS, absent, explain_configuration, flags_of
 from agentcoord.errors import ConfigError, CoordError, StackUsageError, StoreError, UsageError
+from agentcoord.files import discreet
 from agentcoord.settings.selection import Selection, SelectionError
-from agentcoord.settings.value import Settings, load, without_user_file
+from agentcoord.settings.value import Settings, load_as_far, without_user_file
 from agentcoord.stores.opening import (
     open_root,
     require_address,
@@ -88,7 +89,7 @@ def _answering(output: Output) -> Generator[None]:
         said = error.selection.said if isinstance(error, SelectionError) else ()
         output.stderr += [*said, str(error)]
         output.exit = error.exit
-    output.stderr = [one_line(line) for line in output.stderr]
+    output.stderr = [discreet(one_line(line)) for line in output.stderr]
 
 
 class _Task(Struct, frozen=True):
@@ -119,12 +120,11 @@ def _begin(invocation: Invocation, output: Output) -> _Task | None:
         output.page(command_help(command))
         return None
     usage.require_coherent(words)
-    try:
-        settings = _settings(words, invocation)
-    except ConfigError as error:
+    settings, fault = _settings(words, invocation)
+    if fault is not None:
         if command != "doctor":
-            raise
-        return _Task(partial(explain_configuration, words, error, invocation, output))
+            raise fault
+        return _Task(partial(explain_configuration, words, settings, fault, invocation, output))
     waits = False
     if settings.selection is not None and command != "config":
         output.stderr += settings.selection.said
@@ -153,8 +153,8 @@ def _command_of(argv: list[str]) -> tuple[str, list[str]]:
     raise UsageError(f"unknown command: {name}")
 
 
-def _settings(words: Words, invocation: Invocation, *, stack: bool = False) -> Settings:
-    return load(
+def _settings(words: Words, invocation: Invocation, *, stack: bool = False) -> tuple[Settings, ConfigError | None]:
+    return load_as_far(
         invocation.env,
         command=words.command,
         flags=flags_of(words),
@@ -204,10 +204,10 @@ def _stack(rest: list[str], invocation: Invocation, output: Output) -> _Task | N
             return None
         usage.require_coherent(words)
         require_stack(words)
-        settings, fault = _settings(words, invocation, stack=True), None
+        settings, fault = _settings(words, invocation, stack=True)
     except UsageError as error:
         raise StackUsageError(str(error)) from error
-    except CoordError as error:
-        settings, fault = without_user_file(invocation.env, flags_of(words)), error
+    if fault is not None:
+        settings = without_user_file(invocation.env, flags_of(words))
     waits = fault is None and takes_waiting(settings.selected)
     return _Task(partial(stack_report, words, settings, fault, invocation, output), waits=waits)

@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterator
 
 from agentcoord.errors import ConfigError
-from agentcoord.files import shell_line
 from agentcoord.settings.environment import (
     API_TOKEN,
     API_URL,
@@ -55,9 +54,7 @@ def parse(text: str, source: str) -> dict[str, str]:
         if key not in ALLOWED:
             raise ConfigError(
                 f"unsupported agent-coord key at {source}:{number}: {key}",
-                finding="user_file.key",
-                # As a comment: nothing here reads the key, but somebody wrote it.
-                mend=shell_line("sed", "-i.bak", f"{number}s/^/# /", source),
+                finding="user_file.key",  # without a mend: an edited copy of the file would be one more of its token
             )
         if key in values:
             raise ConfigError(f"duplicate user config key at {source}:{number}: {key}", finding="user_file.duplicate")

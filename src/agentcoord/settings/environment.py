@@ -31,10 +31,11 @@ Env = Mapping[str, str]
 
 
 class UserFile(Struct, frozen=True):
-    """Where the user file is. Somebody who named it explicitly expects it to exist."""
+    """Where the user file is, and the variable that says so. Who named it explicitly expects it to exist."""
 
     path: str
     explicit: bool
+    variable: str
 
     @property
     def legacy_policy(self) -> str | None:
@@ -58,20 +59,23 @@ def user_file(env: Env) -> UserFile | None:
 
     Raises ConfigError when a variable that names the place is relative (spec: cli §2.2).
     """
+    file = named_user_file(env)
+    if file is not None and not file.path.startswith("/"):
+        raise ConfigError(f"{file.variable} must be an absolute path", finding="user_file.path")
+    return file
+
+
+def named_user_file(env: Env) -> UserFile | None:
+    """Say where the user file should be, also where its path is relative and nobody will look."""
     if (named := setting(env, ENV_FILE)) is not None:
-        return UserFile(_absolute(named, ENV_FILE), explicit=True)
-    if config_home := env.get("XDG_CONFIG_HOME"):
-        return UserFile(join(_absolute(config_home, "XDG_CONFIG_HOME"), "agent-coord", "env"), explicit=False)
-    if home := env.get("HOME"):
-        return UserFile(join(_absolute(home, "HOME"), ".config", "agent-coord", "env"), explicit=False)
-    return None
+        return UserFile(named, explicit=True, variable=ENV_FILE)
+    return next(_conventional(env), None)
 
 
-def user_file_variable(env: Env) -> str | None:
-    """Name the variable that says where the user file is, as `user_file` looks at them."""
-    if setting(env, ENV_FILE) is not None:
-        return ENV_FILE
-    return next((variable for variable in ("XDG_CONFIG_HOME", "HOME") if env.get(variable)), None)
+def _conventional(env: Env) -> Iterator[UserFile]:
+    for variable, below in (("XDG_CONFIG_HOME", ""), ("HOME", ".config")):
+        if base := env.get(variable):
+            yield UserFile(join(base, below, "agent-coord", "env"), explicit=False, variable=variable)
 
 
 def consumer_files(env: Env) -> list[str]:
@@ -82,28 +86,26 @@ def consumer_files(env: Env) -> list[str]:
 def _consumer_files(env: Env) -> Iterator[str]:
     if (named := setting(env, ENV_FILE)) is not None:
         yield named
-    for variable, below in (("XDG_CONFIG_HOME", ""), ("HOME", ".config")):
-        if (base := env.get(variable, "")).startswith("/"):
-            yield join(base, below, "agent-coord", "env")
-            yield join(base, below, "agent-coord", "http-env.sh")
-            return
-
-
-def implicit_root_variable(env: Env) -> str | None:
-    """Name the variable that says where the zero-config root is, as `implicit_root` looks at them."""
-    return next((name for name in ("XDG_STATE_HOME", "HOME") if env.get(name, "").startswith("/")), None)
+    file = next((file for file in _conventional(env) if file.path.startswith("/")), None)
+    if file is not None:
+        yield file.path
+        yield file.path.removesuffix("env") + "http-env.sh"
 
 
 def implicit_root(env: Env) -> str | None:
     """Give the zero-config local root; None when no absolute directory is known (spec: cli §2.7)."""
-    if (state_home := env.get("XDG_STATE_HOME", "")).startswith("/"):
-        return join(state_home, "agent-coordination")
-    if (home := env.get("HOME", "")).startswith("/"):
-        return join(home, ".local", "state", "agent-coordination")
+    place = _implicit_root(env)
+    return None if place is None else place[1]
+
+
+def implicit_root_variable(env: Env) -> str | None:
+    """Name the variable that says where the zero-config root is."""
+    place = _implicit_root(env)
+    return None if place is None else place[0]
+
+
+def _implicit_root(env: Env) -> tuple[str, str] | None:
+    for variable, below in (("XDG_STATE_HOME", ""), ("HOME", ".local/state")):
+        if (base := env.get(variable, "")).startswith("/"):
+            return variable, join(base, below, "agent-coordination")
     return None
-
-
-def _absolute(path: str, variable: str) -> str:
-    if not path.startswith("/"):
-        raise ConfigError(f"{variable} must be an absolute path", finding="user_file.path")
-    return path

@@ -7,12 +7,12 @@ is new lies beside the file under a name of its own, for nobody else to read.
 import os
 import stat
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from errno import EISDIR, ENXIO
 from posixpath import basename, join
 
 from agentcoord.errors import ConfigError
-from agentcoord.files import replace_durably
+from agentcoord.files import is_temporary, replace_durably
 from agentcoord.settings.securefile import (
     MAX_BYTES,
     Waiting,
@@ -54,10 +54,22 @@ def _rewrite(path: str, change: Callable[[str | None], str], *, explicit: bool, 
         opened_parent(directory, conventional=not explicit, uid=uid, writing=True) as (real, parent),
         _exclusive_lock(real, parent, name, uid, waiting),
     ):
+        _remove_leftovers(name, parent)
         data = change(_text(path, parent, uid)).encode()
         if len(data) > MAX_BYTES:  # nobody could read it again
             raise ConfigError(f"user config is larger than {MAX_BYTES} bytes: {path}")
         replace_durably(path, data, mode=_MODE, directory=parent)
+
+
+def _remove_leftovers(name: str, parent: int) -> None:
+    """Remove what killed writers of this file left: whoever holds the lock is the only one that writes it.
+
+    Such a file holds a token, and nobody else would ever remove it.
+    """
+    for left in os.listdir(parent):
+        if is_temporary(left, of=name):
+            with suppress(OSError):
+                os.unlink(left, dir_fd=parent)
 
 
 def _text(path: str, parent: int, uid: int) -> str | None:

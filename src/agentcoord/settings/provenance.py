@@ -8,30 +8,30 @@ from posixpath import join
 
 from msgspec import Struct
 
-from agentcoord.files import printable
+from agentcoord.files import discreet, printable
 from agentcoord.settings.environment import (
     API_TOKEN,
     API_URL,
-    BACKEND,
     CODEX_THREAD_ID,
-    ENV_FILE,
+    LOCAL,
     MACHINE_ID,
     POLICY,
+    REF,
     SESSION_ID,
-    STATE_ROOT,
     STATUS_STATE_ROOT,
     Env,
     implicit_root_variable,
+    named_user_file,
     setting,
-    user_file_variable,
 )
-from agentcoord.settings.selection import Flags, Selection, redact
+from agentcoord.settings.selection import BYPASSED, PRECEDENCE, Flags, Selection, by_process, shown_address
 from agentcoord.settings.value import Settings
 
 UNSET = "unset"
-_OF_KIND = {"local": STATE_ROOT, "http": API_URL, "github": BACKEND}
-_FLAG_OF_KIND = {"local": "--state-root", "http": "--api-url", "github": "--backend"}
-_SELECTING = (API_URL, STATE_ROOT, BACKEND, STATUS_STATE_ROOT)
+UNKNOWN = "unknown"
+"""The source of what only a user file could say that was not loaded."""
+_OF_KIND = {kind: selector for selector, kind in PRECEDENCE if not selector.startswith("--")}
+_FLAG_OF_KIND = {kind: selector for selector, kind in PRECEDENCE if selector.startswith("--")}
 
 
 class Origin(Struct, frozen=True):
@@ -52,39 +52,35 @@ def provenance(
     places = _Places(env, frozenset(saved), flags, settings)
     origins = [
         *_user_file(env, settings),
-        Origin("backend", settings.selected.kind, places.backend()),
+        places.kind(),
         places.state_root(cwd),
         places.api_url(),
         places.api_token(),
+        places.ref(),
+        Origin("local", settings.local, places.of(LOCAL)),
         Origin("machine_id", settings.identity.machine_id, places.of(MACHINE_ID)),
         Origin("session_id", settings.identity.session_id, places.of(SESSION_ID, CODEX_THREAD_ID, saved=False)),
-        Origin("policy", settings.policy, places.policy()),
+        places.policy(),
     ]
     if fleet_file is not None:
         origins.append(Origin("consumer_file", fleet_file, f"configures {API_URL}"))
     return tuple(
-        Origin(origin.name, None if origin.value is None else printable(origin.value), printable(origin.source))
+        Origin(origin.name, None if origin.value is None else _shown(origin.value), _shown(origin.source))
         for origin in origins
     )
 
 
 def _user_file(env: Env, settings: Settings) -> tuple[Origin, Origin]:
     """Say where the user file is, also when it was bypassed or refused, and what was done with it."""
-    variable = user_file_variable(env)
-    place = _place_of(env, variable)
-    use, why = settings.user_file_use, variable or UNSET
-    if use == "bypassed":
-        why = "--ignore-user-config"
-    return Origin("user_config", place, variable or UNSET), Origin("user_config_use", use, why)
+    file = named_user_file(env)
+    place, variable = (None, UNSET) if file is None else (file.path, file.variable)
+    use = settings.user_file_use
+    why = "--ignore-user-config" if use == "bypassed" else variable
+    return Origin("user_config", place, variable), Origin("user_config_use", use, why)
 
 
-def _place_of(env: Env, variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    base = env[variable]
-    if variable == ENV_FILE:
-        return base
-    return join(base, "" if variable == "XDG_CONFIG_HOME" else ".config", "agent-coord", "env")
+def _shown(text: str) -> str:
+    return discreet(printable(text))
 
 
 class _Places:
@@ -98,18 +94,31 @@ class _Places:
         self._selection: Selection = settings.selected
         file = settings.user_file
         self._file = "user file" if file is None else file.path
+        self._blind = settings.user_file_use == "not_loaded"
 
     def of(self, *variables: str, saved: bool = True) -> str:
         """Say where the first variable that is set is set: in the process before the user file."""
         for variable in variables:
             if self._in_process(variable):
                 return _process(variable)
-        kept = next((variable for variable in variables if saved and variable in self._saved), None)
-        return UNSET if kept is None else f"{self._file}:{kept}"
+        if not saved:
+            return UNSET
+        return self._saved_at(*variables)
+
+    def _saved_at(self, *variables: str) -> str:
+        kept = next((variable for variable in variables if variable in self._saved), None)
+        if kept is not None:
+            return f"{self._file}:{kept}"
+        return UNKNOWN if self._blind else UNSET
 
     def _in_process(self, variable: str) -> bool:
-        bypassed = self._flags.ignore_user_config and variable in _SELECTING
+        bypassed = self._flags.ignore_user_config and variable in BYPASSED
         return not bypassed and setting(self._env, variable) is not None
+
+    def kind(self) -> Origin:
+        """Give the kind of backend in force, where that is known."""
+        source = self.backend()
+        return Origin("backend", None if source == UNKNOWN else self._selection.kind, source)
 
     def backend(self) -> str:
         """Say what selected the backend."""
@@ -122,17 +131,16 @@ class _Places:
             case "user_config":
                 return f"{self._file}:{self._selecting()}"
             case "default":
-                return "default"
+                return UNKNOWN if self._blind else "default"
 
     def _selecting(self) -> str:
         return STATUS_STATE_ROOT if self._selection.status_root else _OF_KIND[self._selection.kind]
 
     def state_root(self, cwd: str) -> Origin:
         """Give the root in force as an absolute path, and what it was before."""
-        selection = self._selection
-        if selection.kind != "local" or selection.root is None:
-            return Origin("state_root", None, UNSET)
-        source = self.backend()
+        selection, source = self._selection, self.backend()
+        if source == UNKNOWN or selection.kind != "local" or selection.root is None:
+            return Origin("state_root", None, UNKNOWN if source == UNKNOWN else UNSET)
         if selection.implicit:
             source = f"default below {implicit_root_variable(self._env)}"
         elif selection.status_root and source == "default":
@@ -144,23 +152,44 @@ class _Places:
         return Origin("state_root", join(cwd, selection.root), f"{source}, relative to {cwd}")
 
     def api_url(self) -> Origin:
-        """Give the fleet's address, without userinfo, also where another backend was selected."""
+        """Give the fleet's address without what may be secret in it, also where another backend was selected."""
         given = self._flags.api_url
         if given is not None:
-            return Origin("api_url", redact(given), "--api-url")
+            return Origin("api_url", shown_address(given), "--api-url")
         source = self.of(API_URL)
-        if source == UNSET:
+        if source in (UNSET, UNKNOWN):
             return Origin("api_url", None, source)
         url = setting(self._env, API_URL) if source == _process(API_URL) else self._settings.saved_url
-        return Origin("api_url", None if url is None else redact(url), source)
+        return Origin("api_url", None if url is None else shown_address(url), source)
 
     def api_token(self) -> Origin:
         """Say whether there is a token."""
         source = self.of(API_TOKEN)
-        return Origin("api_token", "not set" if source == UNSET else "set", source)
+        return Origin("api_token", {UNSET: "not set", UNKNOWN: UNKNOWN}.get(source, "set"), source)
 
-    def policy(self) -> str:
-        """Say what decided the policy."""
+    def ref(self) -> Origin:
+        """Give the branch of a GitHub backend, which goes with what selected that."""
+        given = self._selection.ref
+        if self._flags.ref is not None:
+            return Origin("ref", given, "--ref")
+        if self._flags.backend is not None:  # which leaves the two tiers one after the other
+            source = self.of(REF)
+        elif by_process(self._env, self._flags):
+            source = self.of(REF, saved=False)
+        else:
+            source = self._saved_at(REF)
+        if source == UNKNOWN:
+            return Origin("ref", None, source)
+        return Origin("ref", given, "default" if source == UNSET else source)
+
+    def policy(self) -> Origin:
+        """Give the policy, but not what stands in its place if that is none: it may be anything."""
+        source = self._policy()
+        if not self._settings.policy_valid:
+            return Origin("policy", None, f"{source}, which is no policy")
+        return Origin("policy", None if source == UNKNOWN else self._settings.policy, source)
+
+    def _policy(self) -> str:
         file = self._settings.user_file
         match self._settings.policy_source:
             case "process_env":
@@ -170,7 +199,7 @@ class _Places:
             case "policy_file":
                 return (file and file.legacy_policy) or "legacy policy file"
             case "default":
-                return "default"
+                return UNKNOWN if self._blind else "default"
 
 
 def _process(variable: str) -> str:

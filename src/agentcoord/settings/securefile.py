@@ -68,7 +68,24 @@ def read_private(
             raise ConfigError(f"configured user env file does not exist: {path}", finding=MISSING) from error
         return None
     except (OSError, ValueError) as error:  # ValueError: a path no system call accepts
-        raise ConfigError(f"cannot read user config {path}: {reason(error)}", finding="user_file.unreadable") from error
+        raise ConfigError(
+            f"cannot read user config {path}: {reason(error)}", finding="user_file.unreadable", mend=opening(path, uid)
+        ) from error
+
+
+def opening(path: str, uid: int) -> str | None:
+    """Give the command that opens a closed file of `uid`, or its own directory, to its owner; None for other faults."""
+    for place, needed, mode in ((dirname(path), stat.S_IXUSR, "700"), (path, stat.S_IRUSR, "600")):
+        try:
+            found = os.lstat(place)
+        except (OSError, ValueError):
+            return None
+        right_kind = stat.S_ISDIR if place != path else stat.S_ISREG
+        if found.st_uid != uid or not right_kind(found.st_mode):
+            continue
+        if not found.st_mode & needed:
+            return shell_line("chmod", mode, place)
+    return None
 
 
 def peek(path: str) -> str | None:
@@ -138,9 +155,7 @@ def require_private(found: os.stat_result, what: str, path: str, uid: int) -> No
     if not stat.S_ISREG(found.st_mode):
         raise ConfigError(f"{what} must be a regular file: {path}", finding="user_file.kind")
     if found.st_uid != uid:
-        raise ConfigError(
-            f"{what} is not owned by the current user: {path}", finding="user_file.owner", mend=_chown(uid, path)
-        )
+        raise ConfigError(f"{what} is not owned by the current user: {path}", finding="user_file.owner")
     if found.st_mode & _OTHERS:
         raise ConfigError(
             f"{what} permissions are insecure (expected 0600): {path}",
@@ -152,9 +167,7 @@ def require_private(found: os.stat_result, what: str, path: str, uid: int) -> No
 def lock_refusal(lock: str, error: OSError) -> ConfigError:
     """Say why a lock file cannot be opened."""
     if error.errno == ELOOP:
-        return ConfigError(
-            f"config lock must not be a symlink: {lock}", finding="user_file.lock", mend=shell_line("rm", lock)
-        )
+        return ConfigError(f"config lock must not be a symlink: {lock}", finding="user_file.lock")
     return ConfigError(f"cannot open config lock {lock}: {reason(error)}", finding="user_file.lock")
 
 
@@ -176,10 +189,6 @@ def wait_for_lock(descriptor: int, lock: str, waiting: Waiting, *, writing: bool
             waiting.sleep(min(LOCK_POLL_SECONDS, left))
         else:
             return
-
-
-def _chown(uid: int, path: str) -> str | None:
-    return shell_line("chown", str(uid), path)
 
 
 def reason(error: OSError | ValueError) -> str:
@@ -277,11 +286,10 @@ def _require_trusted(directory: _Directory, uid: int) -> None:
         raise ConfigError(
             f"config parent component has an unsafe owner: {directory.path}",
             finding="user_file.parent_owner",
-            mend=_chown(uid, directory.path),
         )
     if directory.found.st_mode & _OTHERS_MAY_WRITE:
-        # What everybody shares, like /tmp, is not to be closed: the file is in the wrong place.
-        shared = directory.found.st_mode & stat.S_ISVTX
+        # What others share, like /tmp or the directory of a group, is not to be closed: the file is in the wrong place.
+        shared = directory.found.st_mode & (stat.S_ISVTX | stat.S_ISGID) or directory.found.st_uid != uid
         raise ConfigError(
             f"config parent permissions are unsafe: {directory.path}",
             finding="user_file.parent_mode",
@@ -301,7 +309,6 @@ def _close_leaf_to_others(named: str, leaf: _Directory, uid: int, *, writing: bo
         raise ConfigError(
             f"config parent leaf is not owned by the current user: {leaf.path}",
             finding="user_file.parent_owner",
-            mend=_chown(uid, leaf.path),
         )
     if not leaf.found.st_mode & _OTHERS:
         if writing and leaf.found.st_mode & stat.S_IRWXU != stat.S_IRWXU:

@@ -163,7 +163,7 @@ class SelectionError(ConfigError):
         super().__init__(message)
 
 
-_PRECEDENCE: tuple[tuple[str, Kind], ...] = (
+PRECEDENCE: tuple[tuple[str, Kind], ...] = (
     ("--state-root", "local"),
     ("--api-url", "http"),
     ("--backend", "github"),
@@ -171,8 +171,8 @@ _PRECEDENCE: tuple[tuple[str, Kind], ...] = (
     (STATE_ROOT, "local"),
     (BACKEND, "github"),
 )
-_SELECTING_VARIABLES = (API_URL, STATE_ROOT, BACKEND)
-_BYPASSED = frozenset({*_SELECTING_VARIABLES, REF, STATUS_STATE_ROOT})
+SELECTING_VARIABLES = (API_URL, STATE_ROOT, BACKEND)
+BYPASSED = frozenset({*SELECTING_VARIABLES, REF, STATUS_STATE_ROOT})
 
 _TO_LOCAL = "are both set; using the local backend."
 _TO_HTTP = "are both set; using the HTTP backend."
@@ -213,10 +213,9 @@ def choose(role: Role, flags: Flags, env: Env, saved: Env, *, install_root: str 
     holds state. For Role.SHOW nothing is announced but a bypass, and neither a token nor a root is
     required. Raises SelectionError (spec: cli §2.5 to §2.7, §2.9, §2.10).
     """
-    process = {key: value for key, value in env.items() if key not in _BYPASSED} if flags.ignore_user_config else env
-    by_process = any(setting(process, key) is not None for key in _SELECTING_VARIABLES)
-    tier, source = (process, "process_env") if by_process else (saved, "user_config")
-    variables = {key: value for key in _SELECTING_VARIABLES if (value := setting(tier, key)) is not None}
+    process = {key: value for key, value in env.items() if key not in BYPASSED} if flags.ignore_user_config else env
+    tier, source = (process, "process_env") if by_process(env, flags) else (saved, "user_config")
+    variables = {key: value for key in SELECTING_VARIABLES if (value := setting(tier, key)) is not None}
     options = flags.selectors()
     present = options | variables
     said: list[str] = []
@@ -225,7 +224,7 @@ def choose(role: Role, flags: Flags, env: Env, saved: Env, *, install_root: str 
             "warning: canonical user configuration bypassed by --ignore-user-config; "
             f"backend selected explicitly by {next(iter(options), 'nothing')}."
         )
-    for selector, kind in _PRECEDENCE:
+    for selector, kind in PRECEDENCE:
         if selector in present:
             selection = Selection(
                 kind=kind,
@@ -289,11 +288,23 @@ def redact(url: str) -> str:
     return _USERINFO.sub(lambda found: f"{found.group(1) or ''}***@", url, count=1)
 
 
+def shown_address(url: str) -> str:
+    """Show a URL without its userinfo, and without a query or fragment, which may hold a token as well."""
+    shown = redact(url)
+    end = next((place for place, char in enumerate(shown) if char in "?#"), None)
+    return shown if end is None else f"{shown[: end + 1]}***"
+
+
 def _ref(flags: Flags, process: Env, saved: Env, tier: Env) -> str:
     if flags.ref is not None:
         return flags.ref
     tiers = (process, saved) if flags.backend is not None else (tier,)
     return next((ref for env in tiers if (ref := setting(env, REF)) is not None), DEFAULT_REF)
+
+
+def by_process(env: Env, flags: Flags) -> bool:
+    """Tell whether the process environment selects anything, and so leaves the user file no say in it."""
+    return not flags.ignore_user_config and any(setting(env, key) is not None for key in SELECTING_VARIABLES)
 
 
 def _displaced(selector: str, present: Mapping[str, str]) -> tuple[str, ...]:

@@ -22,13 +22,15 @@ Public surface, for whoever runs a command:
     settings.policy, settings.policy_source
     settings.user_file      UserFile(path, explicit) | None, where `config set` writes
     settings.saved_url      the URL in the user file as it was read, for `config set`
+    settings.local          what says that local is meant, verbatim
     settings.coordination() the `coordination` object of `config show --json`
 
 In order, `load` raises UsageError (StackUsageError under stack_json) before anything is read, ConfigError for
 the user file and the policy, and SelectionError for the selection. A SelectionError carries `.selection`: print
-`error.selection.said` first, then the message. After a ConfigError a stack report takes `without_user_file(env,
-flags)`. For a doctor whose `selection.split_brain_file` is set: report in full, then exit 2 with
-`split_brain_refusal(file)`. Show URLs through `redact(url)`.
+`error.selection.said` first, then the message. `load_as_far` gives both, what could be loaded and why not all of it;
+a stack report without its configuration takes `without_user_file(env, flags)`. For a doctor whose
+`selection.split_brain_file` is set: report in full, then exit 2 with `split_brain_refusal(file)`. Show URLs through
+`redact(url)`.
 
 `load` may wait up to two seconds for a writer of the user file; an event loop calls it in a thread.
 """
@@ -38,13 +40,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
-from agentcoord.errors import StackUsageError, UsageError
+from agentcoord.errors import ConfigError, StackUsageError, UsageError
 from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.settings import envfile
 from agentcoord.settings.environment import (
     API_URL,
     CODEX_THREAD_ID,
+    LOCAL,
     MACHINE_ID,
     POLICY,
     SESSION_ID,
@@ -56,7 +60,7 @@ from agentcoord.settings.environment import (
     setting,
     user_file,
 )
-from agentcoord.settings.securefile import Waiting, peek, read_private
+from agentcoord.settings.securefile import MISSING, Waiting, peek, read_private
 from agentcoord.settings.selection import (
     Discreet,
     Flags,
@@ -82,6 +86,7 @@ __all__ = [
     "check_usage",
     "fleet_file",
     "load",
+    "load_as_far",
     "redact",
     "role_of",
     "split_brain_refusal",
@@ -104,10 +109,13 @@ class Settings(Discreet, frozen=True, kw_only=True):
     identity: Identity = NOBODY
     policy: str = DEFAULT_POLICY
     policy_source: PolicySource = "default"
+    policy_valid: bool = True  # if not, `policy` is not what stands at its source
+    local: str | None = None
     user_file: UserFile | None = None
     saved_url: str | None = None
     saved_keys: frozenset[str] = frozenset()  # what is set in the user file; of the values, only those above are kept
     user_file_use: Use = "not_loaded"
+    consumers: Mapping[str, bool] = {}  # files that were looked at, by path: whether they configure a fleet URL
 
     @property
     def selected(self) -> Selection:
@@ -144,29 +152,90 @@ def load(
 
     Raises UsageError, ConfigError and SelectionError, in this order (spec: cli §1.3, §2).
     """
+    settings, fault = load_as_far(
+        env,
+        command=command,
+        flags=flags,
+        argv_selectors=argv_selectors,
+        stack_json=stack_json,
+        sync=sync,
+        install_root=install_root,
+        uid=uid,
+        waiting=waiting,
+    )
+    if fault is not None:
+        raise fault
+    return settings
+
+
+def load_as_far(
+    env: Env,
+    *,
+    command: str,
+    flags: Flags,
+    argv_selectors: Sequence[str],
+    stack_json: bool = False,
+    sync: bool = False,
+    install_root: str | None = None,
+    uid: int | None = None,
+    waiting: Waiting | None = None,
+) -> tuple[Settings, ConfigError | None]:
+    """Read the settings as `load` does, and give what is known also when it is not all, with the first fault.
+
+    Without its user file that is what flags and process select. Raises UsageError.
+    """
     check_usage(env, command=command, flags=flags, argv_selectors=argv_selectors, stack_json=stack_json, sync=sync)
     role = role_of(command)
     if role is Role.INDEPENDENT:
-        return Settings(command=command, role=role)
+        return Settings(command=command, role=role), None
     reading = _Reading(os.geteuid() if uid is None else uid, waiting)
-    file = None if flags.ignore_user_config else user_file(env)
-    text = reading.text(file, changing=role is Role.SET)
-    known: dict[str, str] = {}
     saved: dict[str, str] = {}
-    if file is not None and text is not None:
-        known[file.path], saved = text, envfile.parse(text, file.path)
-    policy, policy_source = _policy(env, saved, None if role is Role.SET else file, reading)
-    return Settings(
+    consumers: dict[str, bool] = {}
+    try:
+        file = None if flags.ignore_user_config else user_file(env)
+        if file is not None:
+            consumers[file.path] = False  # one that cannot be read now is not opened once more for a guess
+        text = reading.text(file, changing=role is Role.SET)
+        if file is not None:
+            consumers[file.path] = text is not None and envfile.configures_api_url(text)
+            saved = {} if text is None else envfile.parse(text, file.path)
+    except ConfigError as error:
+        return _without_file(env, flags, role, error, consumers), error
+    (policy, policy_source), fault = _policy(env, saved, None if role is Role.SET else file, reading)
+    selection = None
+    if role is not Role.SET and (fault is None or role is Role.DOCTOR):
+        selection, refused = _select(env, saved, role, flags, stack_json, install_root, consumers)
+        fault = fault or refused
+    settings = Settings(
         command=command,
         role=role,
-        selection=None if role is Role.SET else _select(env, saved, role, flags, stack_json, install_root, known),
+        selection=selection,
         identity=_identity(env, saved),
-        policy=policy,
+        policy=policy or DEFAULT_POLICY,
         policy_source=policy_source,
+        policy_valid=policy is not None,
+        local=setting(env, LOCAL) or setting(saved, LOCAL),
         user_file=file,
         saved_url=saved.get(API_URL),
         saved_keys=frozenset(key for key in saved if is_set(saved[key])),
         user_file_use="bypassed" if flags.ignore_user_config else "absent" if text is None else "read",
+        consumers=consumers,
+    )
+    return settings, fault
+
+
+def _without_file(env: Env, flags: Flags, role: Role, fault: ConfigError, consumers: Mapping[str, bool]) -> Settings:
+    """Give what no user file could overrule."""
+    (policy, policy_source), _ = _process_policy(env)
+    return replace(
+        without_user_file(env, flags, selecting=env),
+        role=role,
+        policy=policy or DEFAULT_POLICY,
+        policy_source=policy_source,
+        policy_valid=policy is not None,
+        local=setting(env, LOCAL),
+        user_file_use="absent" if fault.finding == MISSING else "not_loaded",
+        consumers=consumers,
     )
 
 
@@ -262,14 +331,31 @@ class _Reading(Struct, frozen=True):
         return None if path is None or text is None else envfile.policy(text.strip(WHITESPACE), path)
 
 
-def _policy(env: Env, saved: Env, file: UserFile | None, reading: _Reading) -> tuple[str, PolicySource]:
-    if (own := setting(env, POLICY)) is not None:
-        return envfile.policy(own, f"process environment:{POLICY}"), "process_env"
+_Policy = tuple[tuple[str | None, PolicySource], ConfigError | None]
+"""A policy, None if what is given is none, with its source; and why it is none."""
+
+
+def _policy(env: Env, saved: Env, file: UserFile | None, reading: _Reading) -> _Policy:
+    own, fault = _process_policy(env)
+    if own[1] != "default":
+        return own, fault
     if (kept := setting(saved, POLICY)) is not None:
-        return kept, "user_config"
-    if (legacy := reading.legacy_policy(file)) is not None:
-        return legacy, "policy_file"
-    return DEFAULT_POLICY, "default"
+        return (kept, "user_config"), None
+    try:
+        if (legacy := reading.legacy_policy(file)) is not None:
+            return (legacy, "policy_file"), None
+    except ConfigError as error:
+        return (None, "policy_file"), error
+    return own, None
+
+
+def _process_policy(env: Env) -> _Policy:
+    if (own := setting(env, POLICY)) is None:
+        return (DEFAULT_POLICY, "default"), None
+    try:
+        return (envfile.policy(own, f"process environment:{POLICY}"), "process_env"), None
+    except ConfigError as error:
+        return (None, "process_env"), error
 
 
 def _identity(env: Env, saved: Env) -> Identity:
@@ -291,24 +377,33 @@ def _select(
     flags: Flags,
     stack_json: bool,
     install_root: str | None,
-    known: Mapping[str, str],  # what was read already, by path
-) -> Selection:
+    consumers: dict[str, bool],
+) -> tuple[Selection, SelectionError | None]:
     try:
         selection = choose(role, flags, env, saved, install_root=_with_state(install_root))
         if not stack_json and concerned_by_split_brain(selection, role, flags, env, saved):
-            file = fleet_file(env, known)
+            file = fleet_file(env, consumers)
             selection = selection if file is None else guard(selection, role, file)
     except SelectionError as error:
         if stack_json:
-            raise SelectionError(str(error), error.selection.silent()) from error
-        raise
-    return selection.silent() if stack_json else selection
+            silent = SelectionError(str(error), error.selection.silent())
+            silent.__cause__ = error
+            return silent.selection, silent
+        return error.selection, error
+    return (selection.silent() if stack_json else selection), None
 
 
-def fleet_file(env: Env, known: Mapping[str, str] | None = None) -> str | None:
-    """Give the first consumer file that configures a fleet URL; `known` is what was read already, by path."""
-    texts = ((path, (known or {}).get(path) or peek(path) or "") for path in consumer_files(env))
-    return next((path for path, text in texts if envfile.configures_api_url(text)), None)
+def fleet_file(env: Env, consumers: dict[str, bool]) -> str | None:
+    """Give the first consumer file that configures a fleet URL.
+
+    `consumers` says it of files that were looked at before, and is told of the others, so that none is opened twice.
+    """
+    for path in consumer_files(env):
+        if path not in consumers:
+            consumers[path] = envfile.configures_api_url(peek(path) or "")
+        if consumers[path]:
+            return path
+    return None
 
 
 def _with_state(install_root: str | None) -> str | None:

@@ -12,12 +12,14 @@ from contextlib import suppress
 from typing import Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcoord.errors import StoreError
-from agentcoord.files import printable
-from agentcoord.settings.selection import redact
+from agentcoord.files import cause_of, printable
+from agentcoord.settings.selection import redact, shown_address
 
 MOUNT_TABLE = "/proc/self/mountinfo"
+OPENED = "/proc/self/fdinfo/{}"
 _MAC_MOUNT = "/sbin/mount"
 _MAC_SECONDS = 5.0
 
@@ -102,22 +104,31 @@ _KEEPS_LOCKS = {
 }
 """Options by which a file system keeps flock on the machine."""
 
+_MAC_LOCAL = "local"
+_TELLING = frozenset({_MAC_LOCAL}.union(*_KEEPS_LOCKS.values()))
+"""The options that decide anything; of the others, any may be a secret."""
+
 PROBE = "flock"
 """The fault of a file system whose locks were tried and do not work."""
 
+_MOUNT_ID = re.compile(r"^mnt_id:\s*([0-9]+)$", re.MULTILINE)
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 _MAC_LINE = re.compile(r"(?P<source>.+?) on (?P<point>/.*) \((?P<type>[^,()]+)(?:, (?P<options>[^()]*))?\)")
-_SECRET = ("pass", "cred", "key")
 _LEAST_FIELDS = 6
 
 
 class Mount(Struct, frozen=True):
-    """A mounted file system. `source` comes without userinfo, `options` without what might be a secret."""
+    """A mounted file system. `source` comes without what may be secret, and of `options` only those that decide.
+
+    `id` and the `parent` it is mounted on are the kernel's, 0 where they are not told.
+    """
 
     point: str
     type: str
     options: tuple[str, ...] = ()
     source: str = ""
+    id: int = 0
+    parent: int = 0
 
 
 class FileSystem(Struct, frozen=True):
@@ -134,31 +145,50 @@ def parse_mount_table(text: str) -> list[Mount]:
     for line in text.split("\n"):
         placed, _, kept = line.partition(" - ")
         left, right = placed.split(" "), kept.split(" ")
-        if len(left) < _LEAST_FIELDS or not right[0]:
+        if len(left) < _LEAST_FIELDS or not right[0] or not (left[0].isdecimal() and left[1].isdecimal()):
             continue
         source = _unescaped(right[1]) if len(right) > 1 else ""
         options = [*left[5].split(","), *(right[2].split(",") if len(right) > 2 else ())]
-        mounts.append(_mount(_unescaped(left[4]), _unescaped(right[0]), map(_unescaped, options), source))
+        # A network file system may be mounted with an option of that name, which means something else.
+        telling = (option for option in map(_unescaped, options) if option != _MAC_LOCAL)
+        mount = _mount(_unescaped(left[4]), _unescaped(right[0]), telling, source)
+        mounts.append(replace(mount, id=int(left[0]), parent=int(left[1])))
     return mounts
 
 
 def parse_mac_mounts(text: str) -> list[Mount]:
     """Read what `/sbin/mount` prints on macOS, in its order; a line of another form is passed over."""
     return [
-        _mount(found["point"], found["type"], (found["options"] or "").split(", "), found["source"])
+        _mount(
+            found["point"],
+            found["type"],
+            # What is mounted through FUSE may call itself local, and often does.
+            [o for o in (found["options"] or "").split(", ") if o != _MAC_LOCAL or "fuse" not in found["type"]],
+            found["source"],
+        )
         for line in text.split("\n")
         if (found := _MAC_LINE.fullmatch(line))
     ]
 
 
 def mount_of(path: str, mounts: Iterable[Mount]) -> Mount | None:
-    """Give the mount that a real absolute path lies on: the longest point, and of two on one point the later."""
-    best: Mount | None = None
-    for mount in mounts:
-        above = mount.point.rstrip("/") + "/"
-        if (path + "/").startswith(above) and (best is None or len(mount.point) >= len(best.point)):
-            best = mount
-    return best
+    """Give the mount that a real absolute path lies on, as the kernel walks to it.
+
+    A mount may be hidden by a later one over a shorter path: what counts is what is mounted on the mount
+    that was reached so far. Where nobody tells what is mounted on what, the last one above the path counts.
+    """
+    above = [mount for mount in mounts if (path.rstrip("/") + "/").startswith(mount.point.rstrip("/") + "/")]
+    known = {mount.id for mount in above}
+    here = next((mount for mount in reversed(above) if mount.point == "/" and mount.parent not in known), None)
+    if here is None or not here.id:
+        return above[-1] if above else None
+    ahead = above
+    while ahead := [mount for mount in ahead if mount is not here and len(mount.point) >= len(here.point)]:
+        nearest = min((len(mount.point) for mount in ahead if mount.parent == here.id), default=None)
+        if nearest is None:
+            break
+        here = next(m for m in reversed(ahead) if m.parent == here.id and len(m.point) == nearest)
+    return here
 
 
 def judge(mount: Mount) -> FileSystem:
@@ -168,7 +198,7 @@ def judge(mount: Mount) -> FileSystem:
     if mount.type in _NETWORK:
         fault = next((option for option in mount.options if option in _KEEPS_LOCKS.get(mount.type, ())), None)
         return FileSystem(mount, "network" if fault is None else "private", fault)
-    return FileSystem(mount, "shared" if mount.type in _LOCAL or "local" in mount.options else "untested")
+    return FileSystem(mount, "shared" if mount.type in _LOCAL or _MAC_LOCAL in mount.options else "untested")
 
 
 def require_locks(root: str, found: FileSystem) -> None:
@@ -198,13 +228,46 @@ def look(
     """
     try:
         mounts = _mac_mounts() if mac else parse_mount_table(os.fsdecode(read_file(MOUNT_TABLE)))
-        mount = mount_of(os.path.realpath(root), mounts)
+        mount = _opened(root, mounts, read_file) or mount_of(os.path.realpath(root), mounts)
     except (OSError, ValueError):  # ValueError: a path no system call accepts
         return None
     if mount is None:
         return None
     found = judge(mount)
     return tried(root, found, random) if found.locks == "untested" else found
+
+
+def _opened(root: str, mounts: Iterable[Mount], read_file: Callable[[str], bytes]) -> Mount | None:
+    """Ask the kernel which mount a root was opened on; None where it does not say, or there is no root."""
+    try:
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            told = os.fsdecode(read_file(OPENED.format(descriptor)))
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return None
+    found = _MOUNT_ID.search(told)
+    return None if found is None else next((mount for mount in mounts if mount.id == int(found.group(1))), None)
+
+
+def require_room(root: str, random: Callable[[int], bytes], *, write: Callable[[int, bytes], int] = os.write) -> None:
+    """Check by writing a file, which is removed again, that a root takes one. Raises StoreError.
+
+    Permissions alone do not tell: a disk may be full or read-only, and root may write where nothing can be.
+    """
+    place = f"{root.rstrip('/')}/.write-probe-{os.getpid()}-{random(6).hex()}"
+    try:
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            write(descriptor, b"\n")
+            os.fsync(descriptor)  # where a disk that allocates late says that it is full
+        finally:
+            os.close(descriptor)
+            os.unlink(place)
+    except (OSError, ValueError) as error:
+        why = cause_of(error) if isinstance(error, OSError) else str(error)
+        raise StoreError(f"state root is not writable: {root}: {why}", finding="state_root.unwritable") from error
 
 
 def tried(root: str, found: FileSystem, random: Callable[[int], bytes]) -> FileSystem:
@@ -253,8 +316,8 @@ def _mac_mounts() -> list[Mount]:
 
 
 def _mount(point: str, kind: str, options: Iterable[str], source: str) -> Mount:
-    told = dict.fromkeys(option for option in options if option and not option.lower().startswith(_SECRET))
-    return Mount(point, kind, tuple(told), redact(source))
+    telling = dict.fromkeys(option for option in options if option in _TELLING)
+    return Mount(point, kind, tuple(telling), shown_address(source) if "://" in source else redact(source))
 
 
 def _unescaped(text: str) -> str:

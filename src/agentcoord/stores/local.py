@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import sha256
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -134,11 +134,15 @@ class LocalStore:
         for family in FAMILIES:
             self._tree.has_directory(family)
 
-    def survey(self, *, before: float) -> "Survey":
-        """Look at all that is there without reading a record; `before` as for `stores.survey.survey`."""
+    def survey(self, *, before: float, may_write: Callable[[str], bool] | None = None) -> "Survey":
+        """Look at all that is there without reading a record; the rest as for `stores.survey.survey`."""
         from agentcoord.stores.survey import survey  # only the doctor asks
 
-        return survey(self._tree, before=before)
+        return survey(self._tree, before=before, may_write=may_write)
+
+    def aside(self, path: str) -> str | None:
+        """Give the command that takes a file out of the records and keeps it; None where none would."""
+        return self._tree.aside(path, ".broken")
 
     def exists(self) -> bool:
         """Tell whether there is anything at the root."""

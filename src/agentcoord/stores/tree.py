@@ -11,7 +11,15 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 
 from agentcoord.errors import Defect, StoreError, Unreadable
-from agentcoord.files import DIRECTORY_FLAGS, cause_of, make_directories, make_directory, printable, shell_line
+from agentcoord.files import (
+    DIRECTORY_FLAGS,
+    cause_of,
+    free_name,
+    make_directories,
+    make_directory,
+    printable,
+    shell_line,
+)
 from agentcoord.protocol.paths import is_record, may_be_dotted
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
@@ -107,9 +115,10 @@ class Tree:
                 return _misplaced(path, f"{above} is not a directory", Defect.NOT_IN_DIRECTORY)
             end = path.find("/", end + 1)
         try:
-            mode = os.lstat(self.base + path).st_mode
+            found = os.lstat(self.base + path)
         except OSError as met:
             return self._unreachable(path, met)
+        mode = found.st_mode
         if stat.S_ISLNK(mode):
             return _misplaced(path, f"{path} is a symlink", Defect.SYMLINK)
         if not stat.S_ISREG(mode):
@@ -117,7 +126,10 @@ class Tree:
         if error.errno in _OURS:
             return StoreError(f"state record cannot be read now: {path}: {cause_of(error)}")
         why = "" if error.errno in _DENIED else f": {cause_of(error)}"
-        return Unreadable(f"state record is not readable: {path}{why}", path=path, defect=Defect.NOT_READABLE)
+        closed = error.errno in _DENIED and may_change(found) and not mode & stat.S_IRUSR
+        mend = shell_line("chmod", "u+r", self.base + path) if closed else None
+        message = f"state record is not readable: {path}{why}"
+        return Unreadable(message, path=path, defect=Defect.NOT_READABLE, mend=mend)
 
     def _unreachable(self, path: str, error: OSError) -> StoreError | None:
         if error.errno == errno.ENOENT:
@@ -152,7 +164,7 @@ class Tree:
             raise StoreError(
                 f"state root does not exist: {self.root}",
                 finding="state_root.missing",
-                mend=shell_line("mkdir", "-p", "-m", "700", self.root),
+                mend=self._making(),
             ) from error
         except NotADirectoryError as error:
             raise self._no_directory() from error
@@ -165,20 +177,34 @@ class Tree:
             raise self._no_directory()
         if not os.access(self.root, os.R_OK | os.X_OK):
             raise StoreError(
-                f"state root is not readable: {self.root}", finding="state_root.unreadable", mend=self._opening(found)
+                f"state root is not readable: {self.root}",
+                finding="state_root.unreadable",
+                mend=self.opening(self.root, found),
             )
         if writable and not os.access(self.root, os.W_OK):
             raise StoreError(
-                f"state root is not writable: {self.root}", finding="state_root.unwritable", mend=self._opening(found)
+                f"state root is not writable: {self.root}",
+                finding="state_root.unwritable",
+                mend=self.opening(self.root, found),
             )
 
     def _no_directory(self) -> StoreError:
         return StoreError(f"state root is not a directory: {self.root}", finding="state_root.kind")
 
-    def _opening(self, found: os.stat_result) -> str | None:
-        """Give the command that opens the root to its owner; None where it is not ours, or open and still refused."""
-        closed = found.st_uid == os.geteuid() and found.st_mode & stat.S_IRWXU != stat.S_IRWXU
-        return shell_line("chmod", "u+rwx", self.root) if closed else None
+    def opening(self, place: str, found: os.stat_result) -> str | None:
+        """Give the command that opens a directory to its owner; None where it would not be ours, or not help."""
+        closed = may_change(found) and found.st_mode & stat.S_IRWXU != stat.S_IRWXU
+        return shell_line("chmod", "u+rwx", place) if closed else None
+
+    def _making(self) -> str | None:
+        """Give the command that makes the root; None where it cannot work, or a `~` shows the name to be a mistake."""
+        if any(part.startswith("~") for part in self.root.split("/")):
+            return None
+        above = self.root.rstrip("/")
+        while not os.path.lexists(above or "/"):
+            above = os.path.dirname(above)
+        can = above != self.root and os.path.isdir(above or "/") and os.access(above or "/", os.W_OK | os.X_OK)
+        return shell_line("mkdir", "-p", "-m", "700", self.root) if can else None
 
     def open_above(self, path: str, *, create: bool) -> int | None:
         """Open the directory of a record, for the caller to close; None when it is missing and not to be created.
@@ -230,7 +256,7 @@ class Tree:
                 raise StoreError(
                     f"state layout invalid: {above} is not a directory",
                     finding="layout.kind",
-                    mend=shell_line("mv", self.base + above, f"{self.base}{above}.aside"),
+                    mend=self.aside(above, ".aside"),
                 )
         return True
 
@@ -274,20 +300,23 @@ class Tree:
         # Where the file system does not tell kinds in its directories, a name just removed has none.
         if not entry.name.endswith(".json") or not os.path.lexists(self.base + path):
             return False
-        place = self.base + path
         raise StoreError(
             f"state layout invalid: {printable(path)} is not a regular file",
             finding="layout.kind",
             # A directory would go on being one of the tree, whatever it is called.
-            mend=None if entry.is_dir(follow_symlinks=False) else shell_line("mv", place, f"{place}.aside"),
+            mend=None if entry.is_dir(follow_symlinks=False) else self.aside(path, ".aside"),
         )
 
     def _linked(self, path: str) -> StoreError:
-        return StoreError(
-            f"state layout invalid: {printable(path)} is a symlink",
-            finding="layout.symlink",
-            mend=shell_line("rm", self.base + path),
-        )
+        # Without a mend: where it leads may be where records are that are not here.
+        return StoreError(f"state layout invalid: {printable(path)} is a symlink", finding="layout.symlink")
+
+    def aside(self, path: str, ending: str) -> str | None:
+        """Give the command that moves a file to a name beside it that is free now; None where it cannot work."""
+        place = self.base + path
+        if not os.access(os.path.dirname(place), os.W_OK | os.X_OK):
+            return None
+        return shell_line("mv", "-n", place, free_name(place, ending))
 
     def unlistable(self, prefix: str, error: OSError) -> StoreError:
         """Say what stands in the way of listing a prefix."""
@@ -299,9 +328,22 @@ class Tree:
             return StoreError(
                 f"state prefix is not readable or searchable: {printable(prefix)}",
                 finding="layout.unreadable",
-                mend=shell_line("chmod", "u+rwx", self.base + prefix),
+                mend=self._opening_of(prefix),
             )
         return StoreError(f"state prefix cannot be listed: {printable(prefix)}: {cause_of(error)}")
+
+    def _opening_of(self, prefix: str) -> str | None:
+        place = self.base + prefix
+        try:
+            found = os.lstat(place)
+        except OSError:
+            return None
+        return self.opening(place, found) if stat.S_ISDIR(found.st_mode) else None
+
+
+def may_change(found: os.stat_result) -> bool:
+    """Tell whether the permissions of a file are this process's to change."""
+    return os.geteuid() in (0, found.st_uid)
 
 
 class _Nearby:

@@ -1,8 +1,10 @@
 """The doctor's findings as text, JSON and the stack component report (spec: cli §14)."""
 
+from typing import Any, cast
+
 from agentcoord.cli.output import Output
 from agentcoord.errors import Exit
-from agentcoord.files import printable
+from agentcoord.files import discreet, printable
 from agentcoord.operations.doctor.report import Explanation, Report
 from agentcoord.operations.doctor.stack import StackReport
 from agentcoord.protocol.documents import Document, encode_pretty
@@ -14,7 +16,7 @@ _STACK_EXITS = {"healthy": Exit.OK, "degraded": Exit.USAGE, "failed": Exit.UNKNO
 def render_report(report: Report, output: Output, *, json: bool) -> None:
     """Print what was found."""
     if json:
-        output.add(encode_pretty(_facts(report)))
+        output.add(encode_pretty(_presentable(_facts(report))))
         return
     backend = report.backend
     lines = ["agent-coord doctor", f"version: {VERSION}", f"backend: {backend.kind}"]
@@ -35,6 +37,17 @@ def render_report(report: Report, output: Output, *, json: bool) -> None:
         lines += _explained(report.explanation)
     for line in lines:
         output.say(line)
+
+
+def _presentable(part: Any) -> Any:
+    """Give a report, or a part of one, with texts that JSON can carry and that show no userinfo."""
+    if isinstance(part, str):
+        return discreet(printable(part))
+    if isinstance(part, dict):
+        return {_presentable(key): _presentable(value) for key, value in cast(Document, part).items()}
+    if isinstance(part, list | tuple):
+        return [_presentable(value) for value in cast("list[Any]", part)]
+    return part
 
 
 def _explained(explanation: Explanation) -> list[str]:
@@ -83,12 +96,12 @@ def _explanation(explanation: Explanation) -> Document:
         "file_system": None
         if found is None
         else {
-            "mount_point": printable(found.mount.point),
-            "type": printable(found.mount.type),
-            "source": printable(found.mount.source),
-            "options": [printable(option) for option in found.mount.options],
+            "mount_point": found.mount.point,
+            "type": found.mount.type,
+            "source": found.mount.source,
+            "options": found.mount.options,
             "locks": found.locks,
-            "fault": None if found.fault is None else printable(found.fault),
+            "fault": found.fault,
         },
         "findings": [
             {"id": finding.id, "severity": finding.severity, "summary": finding.summary, "mend": finding.mend}
@@ -102,20 +115,22 @@ def render_stack(report: StackReport, output: Output) -> None:
     output.exit = _STACK_EXITS[report.status]
     output.add(
         encode_pretty(
-            {
-                "schema_version": 1,
-                "component": "agent-coordination",
-                "status": report.status,
-                "checks": [
-                    {
-                        "id": check.id,
-                        "status": check.status,
-                        "summary": check.summary,
-                        "details": check.details,
-                        "guidance": check.guidance,
-                    }
-                    for check in report.checks
-                ],
-            }
+            _presentable(
+                {
+                    "schema_version": 1,
+                    "component": "agent-coordination",
+                    "status": report.status,
+                    "checks": [
+                        {
+                            "id": check.id,
+                            "status": check.status,
+                            "summary": check.summary,
+                            "details": check.details,
+                            "guidance": check.guidance,
+                        }
+                        for check in report.checks
+                    ],
+                }
+            )
         )
     )

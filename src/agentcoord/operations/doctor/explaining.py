@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentcoord.errors import CoordError, StoreError
+from agentcoord.errors import CoordError, Defect, StoreError, Unreadable, UsageError
+from agentcoord.files import printable
 from agentcoord.operations.context import readable, require_object
 from agentcoord.operations.doctor.checks import check_backend
-from agentcoord.operations.doctor.findings import Finding, of_errors, of_file_system, of_survey
+from agentcoord.operations.doctor.findings import Aside, Finding, of_errors, of_file_system, of_survey
 from agentcoord.operations.doctor.report import Explanation, Report
 from agentcoord.protocol.paths import FAMILIES
 from agentcoord.settings.provenance import Origin
@@ -19,13 +20,20 @@ from agentcoord.stores.base import Store
 from agentcoord.stores.filesystem import FileSystem, require_locks
 from agentcoord.stores.survey import Survey
 
+_ROOTLESS = ("state_root.missing", "state_root.unreadable", "state_root.kind")
+
 
 class Ground(Struct, frozen=True):
-    """What only files can tell of a local state root; each is looked at when it is called."""
+    """What only files can tell of a local state root; each is looked at when it is called.
+
+    `room` raises StoreError for a root in which no file can be written.
+    """
 
     root: str
     survey: Callable[[], Survey]
     file_system: Callable[[], FileSystem | None]
+    room: Callable[[], None]
+    aside: Aside
 
 
 async def explain(
@@ -51,16 +59,19 @@ async def explain(
     found = seen = None
     if ground is not None:
         found, seen = ground.file_system(), ground.survey()
-        try:
-            if found is not None:
-                require_locks(ground.root, found)
-        except StoreError as error:
-            met.append(error)
-    if store is not None and report.deep:
+        met += _without_locks(ground, found)
+    rootless = any(error.finding in _ROOTLESS for error in met)  # then one error says it all
+    if store is not None and report.deep and not rootless:
         for family in FAMILIES:
             met += await _unreadable(store, family, seen)
-    root = None if ground is None else ground.root
-    findings = of_errors(met, root)
+    if ground is not None and seen is not None:
+        # Here the plain doctor would have ended well, since it writes nothing.
+        if store is not None and not any(error.finding.startswith("state_root.") for error in met):
+            met += _without_room(ground)
+        if any(error.finding == "state_root.unwritable" for error in met):
+            seen = replace(seen, unwritable=())  # as is everything below it
+        met += seen.unwritable if report.deep else ()
+    findings = of_errors(met, None if ground is None else ground.aside)
     if ground is not None and seen is not None:
         if found is not None:
             findings += of_file_system(found, ground.root)
@@ -71,6 +82,23 @@ async def explain(
     first = met[0] if met else None
     status = report.status if first is None else "error"
     return replace(report, status=status, explanation=explanation), first
+
+
+def _without_locks(ground: Ground, found: FileSystem | None) -> list[CoordError]:
+    try:
+        if found is not None:
+            require_locks(ground.root, found)
+    except StoreError as error:
+        return [error]
+    return []
+
+
+def _without_room(ground: Ground) -> list[CoordError]:
+    try:
+        ground.room()
+    except StoreError as error:
+        return [error]
+    return []
 
 
 async def _unreadable(store: Store, family: str, seen: Survey | None) -> list[CoordError]:
@@ -90,6 +118,10 @@ async def _unreadable(store: Store, family: str, seen: Survey | None) -> list[Co
                     stored = await store.read(path)
                     if stored is not None:
                         require_object(stored, "an")
-                except CoordError as defect:  # also of a name that no caller could ask for
+                except UsageError:  # a name that no caller could ask for
+                    shown = printable(path)
+                    said = f"state record has a name that no command can give: {shown}"
+                    met.append(Unreadable(said, path=shown, defect=Defect.NOT_READABLE))
+                except StoreError as defect:
                     met.append(defect)
     return met
