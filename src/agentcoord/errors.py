@@ -84,7 +84,10 @@ class Rejected(StoreError):
 
 
 class Conflict(StoreError):
-    """The record is not, or no longer, what the caller decided on; this write was not made."""
+    """The record is not, or no longer, what the caller decided on; this write does not stand.
+
+    It was not made, or its answer was lost and another has replaced it by now: then that is the `__cause__`.
+    """
 
     def __init__(self, path: str, *, exists: bool = False) -> None:
         self.path = path
