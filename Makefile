@@ -50,6 +50,8 @@ lock: $(UV)
 	$(COMPILE) requirements/pip.in --output-file requirements/pip.txt
 	$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
 	$(COMPILE) pyproject.toml --group build --constraint requirements/dev.txt --output-file requirements/run.txt
+	$(COMPILE) pyproject.toml --extra server --extra postgres --group build --constraint requirements/dev.txt \
+		--output-file requirements/server.txt
 
 clean:
 	rm -rf $(VENV) .venv-lock .pytest_cache .ruff_cache .import_linter_cache .hypothesis build dist

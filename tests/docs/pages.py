@@ -3,22 +3,26 @@
 A fenced block takes part by the words after its fence; any other block is only shown.
 
     ```console          a transcript: `$ ` before a command, `> ` before its further lines, then what it prints
-    ```console jq       the same, where jq is installed
+    ```console jq curl  the same, where these programs are installed
     ```sh run           to be pasted as a whole; a block ```text printed right below it says what it prints
     ```json file=NAME   a file that the page works with: it is put into the home directory, executable
 
 One shell plays a whole page, in a home of its own, and ends at the first command that fails: an example of a
-failure says so, as in `agent-coord status --bogus || echo "exit $?"`. To write what is really printed into pages
+failure says so, as in `agent-coord status --bogus || echo "exit $?"`. What it started in the background ends with it,
+and the port that pages call 8787 is another one each time. To write what is really printed into pages
 whose text was changed: `.venv/bin/python -m tests.docs.pages README.md docs/*.md`.
 """
 
 import os
 import re
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -30,12 +34,17 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOME = "/home/you"
 """What pages call the home directory."""
 
+PORT = ":8787"
+"""What pages call a port of this machine that is free."""
+
 _FENCE = re.compile(r"```(.*)")
 _MARK = re.compile(r"\n?@@ step (\d+)\n")
 _CHANGING = (
-    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ"), "<time>"),
+    (re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{3})?Z"), "<time>"),
     (re.compile(r"\d{8}T\d{6}\.\d{6}Z-[0-9a-f]{8}"), "<event>"),
-    (re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{32})?\b"), "<hash>"),
+    (re.compile(r"\b[0-9a-f]{32}(?:[0-9a-f]{16}|[0-9a-f]{32})?\b"), "<hash>"),
+    (re.compile(r"\b[0-9a-f]{16}\.(?=\d)"), "<feed>."),
+    (re.compile(r"\b\d+\.\d ms\b"), "<some> ms"),
     (re.compile(r"^- (mount_point|type|locks): .*$", re.MULTILINE), r"- \1: <system>"),
     (re.compile(r"(/tmp)/tmp\.\w+"), r"\1/<made>"),
     (re.compile(r"\b\d+\.\d+\.\d+\b"), "<version>"),
@@ -48,7 +57,7 @@ class Step:
 
     command: str
     shown: tuple[int, int] | None = None
-    needs_jq: bool = False
+    needs: tuple[str, ...] = ()
 
 
 def steps_of(lines: list[str]) -> list[Step]:
@@ -56,8 +65,9 @@ def steps_of(lines: list[str]) -> list[Step]:
     steps: list[Step] = []
     for words, first, last in _blocks(lines):
         _, _, name = words.partition(" file=")
-        if words in ("console", "console jq"):
-            steps += (replace(step, needs_jq=words == "console jq") for step in _transcript(lines, first, last))
+        if words.split(" ")[0] == "console":
+            needs = tuple(words.split(" ")[1:])
+            steps += (replace(step, needs=needs) for step in _transcript(lines, first, last))
         elif words == "sh run":
             steps.append(Step("\n".join(lines[first:last])))
         elif words == "text printed":
@@ -97,30 +107,46 @@ def played(steps: list[Step], directory: Path) -> list[str | None]:
     home.mkdir(parents=True)
     tmp.mkdir()
     script = directory / "page.sh"
-    script.write_text("".join(f"printf '\\n@@ step {n}\\n'\n{step.command}\n" for n, step in enumerate(steps)), "utf-8")
-    ran = subprocess.run(
-        ["bash", "-e", script],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-        cwd=home,
-        env={
-            "HOME": str(home),
-            "LANG": "C.UTF-8",
-            "LC_ALL": "C.UTF-8",
-            "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
-            "TMPDIR": str(tmp),
-        },
-        timeout=PATIENCE,
-    )
-    said = ran.stdout.decode().replace(str(home), HOME).replace(str(tmp), "/tmp")  # noqa: S108 - as pages call it
+    port = _free_port()
+    commands = "".join(f"printf '\\n@@ step {n}\\n'\n{step.command}\n" for n, step in enumerate(steps))
+    script.write_text(commands.replace(PORT, port), "utf-8")
+    # Into a file: a pipe would be waited for until what still runs in the background has let go of it.
+    with (directory / "printed").open("wb") as printing:
+        shell = subprocess.Popen(
+            ["bash", "-e", script],
+            stdin=subprocess.DEVNULL,
+            stdout=printing,
+            stderr=subprocess.STDOUT,
+            cwd=home,
+            env={
+                "HOME": str(home),
+                "LANG": "C.UTF-8",
+                "LC_ALL": "C.UTF-8",
+                "PATH": f"{Path(sys.executable).parent}:{os.defpath}",
+                "TMPDIR": str(tmp),
+            },
+            start_new_session=True,
+        )
+        try:
+            shell.wait(PATIENCE)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(shell.pid, signal.SIGKILL)
+            shell.wait()
+    said = (directory / "printed").read_text("utf-8").replace(port, PORT)
+    said = said.replace(str(home), HOME).replace(str(tmp), "/tmp")  # noqa: S108 - as pages call it
     parts = _MARK.split(said)
     printed = dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))
-    if ran.returncode:
+    if shell.returncode:
         stopped = max(printed)
-        printed[stopped] += f"\n(exit status {ran.returncode}: the page ends here)"
+        printed[stopped] += f"\n(exit status {shell.returncode}: the page ends here)"
     return [printed.get(number) for number in range(len(steps))]
+
+
+def _free_port() -> str:
+    with closing(socket.socket()) as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f":{probe.getsockname()[1]}"
 
 
 def steady(text: str) -> str:
@@ -142,8 +168,7 @@ class Page:
     def played(cls, path: Path, directory: Path) -> "Page":
         """Read a page and play what can be played here, in a new directory."""
         lines = path.read_text(encoding="utf-8").split("\n")
-        here = shutil.which("jq") is not None
-        steps = [step for step in steps_of(lines) if here or not step.needs_jq]
+        steps = [step for step in steps_of(lines) if all(map(shutil.which, step.needs))]
         return cls(lines, steps, played(steps, directory))
 
     def shown(self, step: Step) -> str | None:

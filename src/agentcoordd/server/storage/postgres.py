@@ -140,9 +140,9 @@ def _down(error: BaseException) -> StorageDown:
 async def _migrate(connection: "PoolConnectionProxy[Any]") -> None:
     async with connection.transaction():
         await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
-        await connection.execute(
-            "CREATE TABLE IF NOT EXISTS migrations (number integer PRIMARY KEY, name text NOT NULL)"
-        )
+        # Not IF NOT EXISTS: that asks for the right to create, also of a server that may only use what is there.
+        if not await connection.fetchval("SELECT to_regclass('migrations') IS NOT NULL"):
+            await connection.execute("CREATE TABLE migrations (number integer PRIMARY KEY, name text NOT NULL)")
         done: int = await connection.fetchval("SELECT coalesce(max(number), 0) FROM migrations")
         steps = list(migrations("postgres"))
         if done > steps[-1].number:
