@@ -98,9 +98,11 @@ def test_a_backend_in_doubt_is_exit_2_and_one_line(
         assert output.stdout == b""
         [text] = output.stderr
         assert text.startswith("http backend ")
-        assert text.endswith(
-            f" failed: {reason}" if reason else f"unreachable: Connection reset by peer ({server.url})"
-        )
+        if argv[0] == "doctor":
+            assert reason is None or f" failed: {reason}" in text  # it also says what to do
+        else:
+            said = f" failed: {reason}" if reason else f"unreachable: Connection reset by peer ({server.url})"
+            assert text.endswith(said)
     assert TOKEN not in "\n".join(output.stderr) + output.stdout.decode()
 
 
@@ -185,6 +187,6 @@ def test_the_stack_report_of_a_remote_backend(line: Line, server: Server) -> Non
     output = line("doctor", "--stack-json", "--api-url", server.url)
     assert (output.exit, output.stderr) == (2, [])
     check = json.loads(output.stdout)["checks"][1]
-    assert check["details"]["error"] == "http backend verify readable failed: 401 unknown_token"
+    assert check["details"]["error"].startswith("http backend verify readable failed: 401 unknown_token; ")
     output = line("doctor", "--stack-json", "--api-url", "https://h?x")
     assert json.loads(output.stdout)["checks"][1]["details"]["error"].startswith("invalid HTTP backend URL: ")

@@ -7,7 +7,7 @@ import pytest
 
 from agentcoord.errors import ConfigError, StackUsageError, StoreError, UsageError
 from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
-from agentcoord.operations.doctor.report import Backend, Report, environment_identity, examine
+from agentcoord.operations.doctor.report import Backend, Report, environment_identity, examine, held_against
 from agentcoord.operations.doctor.stack import StackReport, examine_stack
 from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.stores.local import LocalStore
@@ -98,7 +98,7 @@ async def test_a_split_brain_is_a_status_of_its_own(root: Path) -> None:
     ],
 )
 def test_machines_match_only_when_both_are_known(machine: str | None, token: str | None, match: str) -> None:
-    found = environment_identity(Identity(machine_id=machine), token)
+    found = held_against(environment_identity(Identity(machine_id=machine)), token)
     assert found["machine_match"] == match
     assert list(found) == [
         "client_version",

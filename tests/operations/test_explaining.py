@@ -121,7 +121,7 @@ async def test_a_fault_of_the_configuration_comes_first_and_the_root_is_looked_a
 async def test_a_backend_without_files_is_asked_what_it_can_tell() -> None:
     store = MemoryStore()
     store.plant("claims/o/r/1.json", b"{")
-    plain = plain_report(Backend(kind="http"), NOBODY, deep=True, prefix=None, split_brain_file=None)
+    plain = plain_report(Backend(kind="github"), NOBODY, deep=True, prefix=None, split_brain_file=None)
     report, first = await explain(plain, store, None, (), settings=(), hints=())
     assert "claims/o/r/1.json" in str(first)
     [finding] = found(report)

@@ -11,6 +11,7 @@ from agentcoord.cli.requests import DoctorRequest
 from agentcoord.errors import CoordError, Exit, StackUsageError
 from agentcoord.files import printable
 from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
+from agentcoord.operations.doctor.fleet import mismatch
 from agentcoord.operations.doctor.report import Backend, examine
 from agentcoord.operations.doctor.stack import examine_stack
 from agentcoord.protocol.paths import is_repo
@@ -69,6 +70,9 @@ async def examination(
             file_system=lambda: file_system_of(selection, invocation),
         )
     render_report(report, output, json=json)
+    if (wrong := mismatch(report.environment)) is not None:
+        output.stderr.append(str(wrong))
+        output.exit = wrong.exit
     if selection.split_brain_file is not None:
         output.stderr.append(split_brain_refusal(selection.split_brain_file))
         output.exit = Exit.UNKNOWN

@@ -67,6 +67,7 @@ async def explanation(
                 cwd=invocation.cwd,
                 fleet_file=None if flags.ignore_user_config else fleet_file(invocation.env, dict(settings.consumers)),
             ),
+            prefix=request.prefix,
             hints=_hints(settings, invocation),
         )
     render_report(report, output, json=json)

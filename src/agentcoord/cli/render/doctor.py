@@ -5,6 +5,7 @@ from typing import Any, cast
 from agentcoord.cli.output import Output
 from agentcoord.errors import Exit
 from agentcoord.files import discreet, printable
+from agentcoord.operations.doctor.fleet import Evidence
 from agentcoord.operations.doctor.report import Explanation, Report
 from agentcoord.operations.doctor.stack import StackReport
 from agentcoord.protocol.documents import Document, encode_pretty
@@ -29,10 +30,14 @@ def render_report(report: Report, output: Output, *, json: bool) -> None:
     lines += [f"mode: {'deep' if report.deep else 'lightweight'}", f"status: {report.status}"]
     if report.split_brain_file is not None:
         lines.append(f"split_brain_env_file: {report.split_brain_file}")
+    if report.evidence is not None:
+        lines += _evidence(report.evidence)
     if report.environment is not None:
         shown = report.environment
         lines += [f"{key}: {shown[key] or '-'}" for key in ("machine_id", "session_id")]
         lines += [f"{key}: {shown[key]}" for key in ("session_source", "machine_match")]
+    if report.evidence is not None and report.evidence.resources.notes:
+        lines += ["degraded", *(f"- {note}" for note in dict.fromkeys(report.evidence.resources.notes.values()))]
     if report.explanation is not None:
         lines += _explained(report.explanation)
     for line in lines:
@@ -48,6 +53,16 @@ def _presentable(part: Any) -> Any:
     if isinstance(part, list | tuple):
         return [_presentable(value) for value in cast("list[Any]", part)]
     return part
+
+
+def _evidence(evidence: Evidence) -> list[str]:
+    lines = ["resource_checks", *(f"- {prefix}: {state}" for prefix, state in evidence.resources.results.items())]
+    if evidence.identity is not None:
+        lines.append(f"machine: {evidence.identity['machine']}")
+        for key in ("read_prefixes", "write_prefixes"):
+            scopes: list[str] = evidence.identity[key]
+            lines.append(f"{key}: {'all-state' if '' in scopes else ','.join(scopes) or '-'}")
+    return lines
 
 
 def _explained(explanation: Explanation) -> list[str]:
@@ -80,8 +95,16 @@ def _facts(report: Report) -> Document:
         facts["split_brain_env_file"] = report.split_brain_file
     if report.prefix is not None:
         facts["doctor_prefix"] = report.prefix
+    evidence = report.evidence
+    if evidence is not None:
+        facts["resource_checks"] = evidence.resources.results
+        if evidence.identity is not None:
+            facts["identity"] = evidence.identity
     if report.environment is not None:
         facts["environment_identity"] = report.environment
+    if evidence is not None and evidence.resources.notes:
+        facts["degraded"] = list(dict.fromkeys(evidence.resources.notes.values()))
+        facts["section_notes"] = evidence.resources.notes
     if report.explanation is not None:
         facts |= _explanation(report.explanation)
     return facts

@@ -13,7 +13,8 @@ from agentcoord.files import printable
 from agentcoord.operations.context import readable, require_object
 from agentcoord.operations.doctor.checks import check_backend
 from agentcoord.operations.doctor.findings import Aside, Finding, of_errors, of_file_system, of_survey
-from agentcoord.operations.doctor.report import Explanation, Report
+from agentcoord.operations.doctor.fleet import examine_fleet, mismatch
+from agentcoord.operations.doctor.report import Explanation, Report, with_evidence
 from agentcoord.protocol.paths import FAMILIES
 from agentcoord.settings.provenance import Origin
 from agentcoord.stores.base import Store
@@ -44,16 +45,24 @@ async def explain(
     *,
     settings: Sequence[Origin],
     hints: Sequence[Finding],
+    prefix: str | None = None,
 ) -> tuple[Report, CoordError | None]:
     """Complete a report with all that can be found out; also gives the error at which the plain doctor ends.
 
     `faults` is what went wrong before, such as why there is no backend to ask, and `hints` is what the
-    settings show to be wrong.
+    settings show to be wrong; `prefix` is the part of a fleet's state that was asked for.
     """
     met = list(faults)
+    fleet = report.backend.kind == "http"
     if store is not None:
         try:
-            await check_backend(store, writable=True)
+            if fleet:
+                evidence = await examine_fleet(store, report.backend.url, deep=report.deep, prefix=prefix)
+                report = with_evidence(report, evidence)
+                wrong = mismatch(report.environment)
+                met += [] if wrong is None else [wrong]
+            else:
+                await check_backend(store, writable=True)
         except StoreError as error:
             met.append(error)
     found = seen = None
@@ -61,7 +70,7 @@ async def explain(
         found, seen = ground.file_system(), ground.survey()
         met += _without_locks(ground, found)
     rootless = any(error.finding in _ROOTLESS for error in met)  # then one error says it all
-    if store is not None and report.deep and not rootless:
+    if store is not None and report.deep and not rootless and not fleet:
         for family in FAMILIES:
             met += await _unreadable(store, family, seen)
     if ground is not None and seen is not None:

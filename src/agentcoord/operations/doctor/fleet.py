@@ -1,7 +1,6 @@
 """The doctor of a fleet's backend: what a token lets this machine see, and whom it is taken for (spec: cli §14.1)."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from msgspec import Struct, field
 
@@ -107,6 +106,13 @@ async def look_at_fleet(store: FleetStore, url: str | None, prefix: str | None) 
     return found
 
 
+async def examine_fleet(store: Store, url: str | None, *, deep: bool, prefix: str | None) -> Evidence | None:
+    """Examine a fleet's backend; None when it was not looked at deeply. Raises StoreError."""
+    fleet = cast("FleetStore", store)  # whoever selected the backend knows which kind of store it opened
+    await check_fleet(fleet, url, deep=deep, prefix=prefix)
+    return await look_at_fleet(fleet, url, prefix) if deep else None
+
+
 async def _look(store: FleetStore, prefix: str) -> tuple[str, str | None]:
     """Look at all there is below a prefix: how it went, and what is to be said of it."""
     family = prefix.partition("/")[0]
@@ -147,17 +153,12 @@ def _recoverable(error: Rejected, resource: str, url: str | None) -> StoreError:
     )
 
 
-def mismatch(environment: Document) -> StoreError | None:
+def mismatch(environment: Document | None) -> StoreError | None:
     """Say that the machine named here is not the one that the token belongs to; None when that is not so."""
-    if environment["machine_match"] != "mismatch":
+    if environment is None or environment["machine_match"] != "mismatch":
         return None
     return StoreError(
         f"machine identity mismatch: AGENT_COORD_MACHINE_ID={environment['machine_id']} does not match the "
         f"authenticated backend token machine {environment['token_machine']}; install that machine's token, or correct "
         "the machine id"
     )
-
-
-def degraded(notes: Document) -> Sequence[str]:
-    """List what could not be seen, each note once."""
-    return list(dict.fromkeys(notes.values()))

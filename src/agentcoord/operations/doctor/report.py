@@ -4,8 +4,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcoord.operations.doctor.checks import check_backend, check_records
+from agentcoord.operations.doctor.fleet import DEFAULT_PREFIX, Evidence, examine_fleet, mismatch
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.identity import Identity
 from agentcoord.protocol.paths import FAMILIES
@@ -46,22 +48,29 @@ class Report(Struct, frozen=True):
     prefix: str | None = None
     split_brain_file: str | None = None
     environment: Document | None = None
+    evidence: Evidence | None = None
     explanation: Explanation | None = None
 
 
-def environment_identity(identity: Identity, token_machine: str | None = None) -> Document:
-    """Give the writer's tuple as this environment resolves it, held against the token's machine."""
+def environment_identity(identity: Identity) -> Document:
+    """Give the writer's tuple as this environment resolves it, held against no token yet."""
     match: Match = "unverified"
-    if identity.machine_id is not None and token_machine is not None:
-        match = "match" if identity.machine_id == token_machine else "mismatch"
     return {
         "client_version": VERSION,
         "machine_id": identity.machine_id,
         "session_id": identity.session_id,
         "session_source": identity.session_source or "unset",
-        "token_machine": token_machine,
+        "token_machine": None,
         "machine_match": match,
     }
+
+
+def held_against(environment: Document, token_machine: str | None) -> Document:
+    """Hold an environment's machine against the one that the token belongs to."""
+    match: Match = "unverified"
+    if environment["machine_id"] is not None and token_machine is not None:
+        match = "match" if environment["machine_id"] == token_machine else "mismatch"
+    return environment | {"token_machine": token_machine, "machine_match": match}
 
 
 async def examine(
@@ -78,6 +87,10 @@ async def examine(
 
     `file_system` tells where a local root lies, and is asked once there is one.
     """
+    if backend.kind == "http":
+        evidence = await examine_fleet(store, backend.url, deep=deep, prefix=prefix)
+        report = plain_report(backend, identity, deep=deep, prefix=prefix, split_brain_file=split_brain_file)
+        return with_evidence(report, evidence)
     await check_backend(store, writable=True)
     if (found := file_system()) is not None:
         require_locks(backend.root or "", found)
@@ -94,7 +107,16 @@ def plain_report(
         backend=backend,
         deep=deep,
         status="ok" if split_brain_file is None else "split_brain",
-        prefix=prefix,
+        prefix=prefix or DEFAULT_PREFIX if backend.kind == "http" else prefix,
         split_brain_file=split_brain_file,
         environment=environment_identity(identity) if deep else None,
     )
+
+
+def with_evidence(report: Report, evidence: Evidence | None) -> Report:
+    """Add what a fleet's backend showed; a token of another machine makes it the wrong one."""
+    if evidence is None or report.environment is None:
+        return report
+    environment = held_against(report.environment, evidence.machine)
+    status = "error" if mismatch(environment) is not None else report.status
+    return replace(report, evidence=evidence, environment=environment, status=status)
