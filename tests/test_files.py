@@ -311,7 +311,9 @@ def test_a_command_is_spelled_so_that_a_shell_reads_its_words(words: tuple[str, 
         ("a https://me:pw@h/x b", "a https://***@h/x b"),
         ("a ssh://me@h", "a ssh://***@h"),
         ("https://me:p w/d@x@h", "https://***@h"),
-        ("https://a:b@h and https://c:d@h", "https://***@h"),
+        ("https://a:b@h and https://c:d@h", "https://***@h and https://***@h"),
+        ("https://ci:8080/1 by a@b", "https://ci:8080/1 by a@b"),
+        ("https://ci/1 by a@b", "https://ci/1 by a@b"),
         ("https://***@h", "https://***@h"),
     ],
     ids=map(str, range(7)),
@@ -322,7 +324,7 @@ def test_userinfo_is_hidden_wherever_it_stands(text: str, shown: str) -> None:
 
 def test_a_command_that_would_be_shown_otherwise_is_none() -> None:
     assert files.shell_line("rm", "https://me:pw@h") is None
-    assert files.shell_line("mv", "http://a", "b@c") is None
+    assert files.shell_line("mv", "http://a:b", "c@d") is None
 
 
 def test_a_free_name_is_one_that_nothing_has(tmp_path: Path) -> None:

@@ -244,11 +244,11 @@ def printable(text: str) -> str:
 def discreet(text: str) -> str:
     """Hide the userinfo of a URL that stands in a text, whatever kind of URL it is (spec: cli §2.9).
 
-    A password may hold any character but white space, so all up to the last `@` of a word goes: hiding too
-    much is the safe mistake.
+    All up to the last `@` of a word goes; and past white space too where a password has begun, which may hold
+    any character. A port is no password. Hiding too much is the safe mistake.
     """
     if "://" not in text or "@" not in text:
         return text
     import re
 
-    return re.sub(r"(?<=://)\S*@", "***@", text)
+    return re.sub(r"(?<=://)(?:[^\s/?#@]*:(?!\d*(?:[/?#\s]|$))[^@]*@(?:\S*@)?|\S*@)", "***@", text)
