@@ -149,7 +149,7 @@ async def test_a_branch_that_never_rests_ends_the_attempts(server: GithubServer)
         await store.write(CLAIM, {}, version=None, note="")
     assert not isinstance(told.value, Conflict)
     assert len(pauses) == 3
-    assert all(0.1 <= pause / 2**attempt < 0.4 for attempt, pause in enumerate(pauses))
+    assert all(0.1 <= pause / 2**attempt < 0.4 for attempt, pause in enumerate(pauses, 1))
     assert await blob(server, CLAIM) is None
 
 
