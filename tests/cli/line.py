@@ -80,3 +80,8 @@ class Line:
         if path.startswith("/proc/self/fdinfo/") and self.files:  # which numbers mounts of this machine's own table
             raise FileNotFoundError(path)
         return Path(path).read_bytes()
+
+
+def said(output: Output) -> tuple[int, bytes, list[str]]:
+    """Give all that a command said, and how it ended."""
+    return output.exit, output.stdout, output.stderr

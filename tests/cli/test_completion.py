@@ -135,6 +135,16 @@ class TestValues:
         assert offered(fleet, "record-event", "--batch-id", "missing", "--lane", "") == []
         assert offered(fleet, "record-event", "--lane", "") == []
 
+    def test_requests_for_attention(self, fleet: Line) -> None:
+        for path in ("w/acme/site/a-1", "w/acme/site/a-2", "w/acme/site/b-1", "w/acme/tool/a-3", "v/acme/site/a-4"):
+            fleet.lay(f"attention/{path}.json", b"")
+        asked = ("attention-get", "--workspace", "w", "--repo", "acme/site", "--attention-id")
+        assert offered(fleet, *asked, "a") == ["a-1", "a-2"]
+        assert offered(fleet, "attention-resolve", *asked[1:], "") == ["a-1", "a-2", "b-1"]
+        assert offered(fleet, *asked[:3], asked[-1], "") == []
+        assert offered(fleet, "attention-get", *asked[3:], "") == []
+        assert offered(fleet, "attention-get", "--workspace", "../x", "--repo", "acme/site", asked[-1], "") == []
+
     def test_work_items(self, fleet: Line) -> None:
         assert offered(fleet, "log", "acme/site#issue:4") == ["acme/site#issue:42"]
 

@@ -1,35 +1,16 @@
 """Commands on an HTTP backend: the answers of any other, and what only a remote one can do to them."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from agentcoord.cli.output import Output
-from tests.cli.line import Line
+from tests.cli.line import Line, said
 from tests.stores.http_server import TOKEN, Asked, Reply, Server, State, error, reply
 
 ITEM = ("--repo", "o/r", "--target", "7")
 CLAIM = "claims/o/r/7.json"
 BEAT = "heartbeats/a1.json"
-
-
-@pytest.fixture
-def state() -> State:
-    return State()
-
-
-@pytest.fixture
-def server(line: Line, state: State) -> Iterator[Server]:
-    """A state server, which the environment of the line selects."""
-    with Server(state).running() as server:
-        line.env |= {"AGENT_COORD_API_URL": server.url, "AGENT_COORD_API_TOKEN": TOKEN}
-        yield server
-
-
-def said(output: Output) -> tuple[int, bytes, list[str]]:
-    return output.exit, output.stdout, output.stderr
 
 
 def test_a_lease_is_taken_refused_renewed_and_given_back(line: Line, state: State, server: Server) -> None:

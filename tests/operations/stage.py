@@ -90,10 +90,10 @@ class FaultyStore:
     async def check(self, *, writable: bool) -> None:
         await self.inner.check(writable=writable)
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
         if self._unreadable is not None and prefix.startswith(self._unreadable):
             raise StoreError(f"the backend did not answer for {prefix}")
-        return await self.inner.list(prefix, decode=decode)
+        return await self.inner.list(prefix, decode=decode, at_most=at_most)
 
 
 class Stage:

@@ -123,8 +123,8 @@ async def test_a_backend_that_does_not_answer_is_unknown(stage: Stage, family: s
 class Filtered(FaultyStore):
     """Shows what a scoped token may see."""
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
-        return Listing((await self.inner.list(prefix, decode=decode)).entries, filtered=True)
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
+        return Listing((await self.inner.list(prefix, decode=decode, at_most=at_most)).entries, filtered=True)
 
 
 async def test_a_trail_seen_in_part_is_unknown_even_if_that_part_is_complete(stage: Stage) -> None:

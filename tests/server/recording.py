@@ -54,8 +54,8 @@ class Recording:
     async def check(self, *, writable: bool) -> None:
         await self._store.check(writable=writable)
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
-        return await self._store.list(prefix, decode=decode)
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
+        return await self._store.list(prefix, decode=decode, at_most=at_most)
 
     async def aclose(self) -> None:
         for store in self._stores:

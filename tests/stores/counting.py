@@ -29,6 +29,6 @@ class CountingStore:
     async def check(self, *, writable: bool) -> None:
         await self.inner.check(writable=writable)
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
         self.lists.append(prefix)
-        return await self.inner.list(prefix, decode=decode)
+        return await self.inner.list(prefix, decode=decode, at_most=at_most)

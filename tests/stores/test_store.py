@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from agentcoord.errors import Conflict, Exit, UsageError
+from agentcoord.errors import Conflict, Exit, StoreError, UsageError
 from agentcoord.protocol.documents import is_document
 from agentcoord.stores.base import Store, Stored
 from tests.stores.counting import CountingStore
@@ -34,6 +34,16 @@ async def put(store: Store, path: str, document: object) -> str:
     """Write whatever is there now."""
     stored = await store.read(path)
     return await store.write(path, document, version=stored.version if stored else None, note="put")
+
+
+async def test_no_more_is_looked_at_than_is_allowed(store: Store) -> None:
+    for number in range(3):
+        await store.write(f"attention/w/o/r/{number}.json", {}, version=None, note="")
+    prefix = "attention/w/o/r"
+    assert len(list((await store.list(prefix, at_most=3)).entries)) == 3
+    with pytest.raises(StoreError, match=f"^(state prefix|http backend list) {prefix} exceeds scan maximum 2$"):
+        await store.list(prefix, at_most=2)
+    assert len(list((await store.list(prefix)).entries)) == 3
 
 
 async def test_nothing_is_there_at_first(store: Store) -> None:

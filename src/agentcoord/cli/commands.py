@@ -102,27 +102,24 @@ COMMANDS = (
         here=False,
     ),
     Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id",), ("batch-id",)),
-    Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",), here=False),
+    Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",)),
     Command(
         "attention-resolve",
         "Settle a request for attention",
         ("workspace", "repo", "attention-id", "source-generation"),
         ("workspace", "repo", "attention-id", "source-generation"),
-        here=False,
     ),
     Command(
         "attention-get",
         "Show one request for attention",
         ("workspace", "repo", "attention-id"),
         ("workspace", "repo", "attention-id"),
-        here=False,
     ),
     Command(
         "attention-list",
         "List requests for attention",
         ("workspace", "repo", "include-resolved", "limit"),
         ("workspace", "repo"),
-        here=False,
     ),
     Command(
         "gc",

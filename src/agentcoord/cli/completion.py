@@ -17,7 +17,7 @@ from agentcoord.errors import CoordError, UsageError
 from agentcoord.protocol.batches import UNKNOWN, lanes_of
 from agentcoord.protocol.documents import is_document
 from agentcoord.protocol.events import LIFECYCLE, SIGNALS
-from agentcoord.protocol.paths import ARCHIVABLE, FAMILIES, batch_path, claim_key, stem
+from agentcoord.protocol.paths import ARCHIVABLE, FAMILIES, attention_prefix, batch_path, claim_key, stem
 from agentcoord.protocol.statuses import CANONICAL
 from agentcoord.settings.selection import Flags, Role, role_of
 from agentcoord.settings.value import load
@@ -208,6 +208,14 @@ class _Line:
             return ()
         return [lane.name for lane in lanes_of(stored.document) if lane.name != UNKNOWN]
 
+    def attention(self, begun: str) -> Iterable[str]:
+        """Name the requests for attention of the workspace and repository on the line."""
+        workspace, repo = self._given.values.get("workspace"), self._given.values.get("repo")
+        if not workspace or not repo:
+            return ()
+        prefix = attention_prefix(workspace, repo)
+        return map(stem, self._records(prefix, f"{prefix}/{begun}"))
+
     def _records(self, prefix: str, starting: str = "", *, limit: int = MOST_RECORDS) -> Sequence[str]:
         store = self._store()
         return store.names(prefix, starting=starting, limit=limit) if store else []
@@ -239,6 +247,7 @@ _SOURCES: dict[str, Callable[[_Line, str], Iterable[str]]] = {
     "agent-id": _Line.agents,
     "handoff-to": _Line.agents,
     "lane": _Line.lanes,
+    "attention-id": _Line.attention,
 }
 
 

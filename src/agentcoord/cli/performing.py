@@ -3,6 +3,7 @@
 What only one command needs is imported by it: loading all would cost more than most commands do.
 """
 
+import errno
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from agentcoord.cli import usage
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
-from agentcoord.errors import ConfigError, StoreError
+from agentcoord.errors import ConfigError, StoreError, UsageError
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.settings.selection import Flags
@@ -109,11 +110,16 @@ async def _register_batch(words: Words, settings: Settings, invocation: Invocati
     render_batch(result, output, json=words.flag("json"))
 
 
-def _content(path: str, what: str, invocation: Invocation, *, stdin: bool = False) -> bytes:
-    """Read a file that the caller named, with the caller's own rights."""
+def _content(path: str, what: str, invocation: Invocation, *, stdin: bool = False, most: int | None = None) -> bytes:
+    """Read a file that the caller named, with the caller's own rights.
+
+    Raises UsageError for one that is not given at all since it is far larger than `most` bytes, StoreError.
+    """
     try:
         return invocation.stdin() if stdin and path == "-" else invocation.read_file(absolute(path, invocation.cwd))
     except OSError as error:
+        if most is not None and error.errno == errno.EFBIG:
+            raise UsageError(f"{what} exceeds {most} bytes") from error
         raise StoreError(f"{what} unreadable: {path}: {error.strerror or error}") from error
     except ValueError as error:  # a path with a NUL in it
         raise StoreError(f"{what} unreadable: {path!r}: {error}") from error
@@ -174,6 +180,55 @@ async def _batch_audit(words: Words, settings: Settings, invocation: Invocation,
         result = await audit(context, request_of(words).batch_id)
     _hint_at_root(settings, invocation, output)
     render_audit(result, output, json=words.flag("json"))
+
+
+async def _attention_upsert(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.attention import render_change
+    from agentcoord.operations.attention import upsert_attention
+    from agentcoord.protocol.attention import INPUT_BYTES, read_attention
+
+    usage.require_options(words)
+    path = request_of(words).record_json
+    record = read_attention(_content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES))
+    async with _context(settings, invocation, output) as context:
+        result = await upsert_attention(context, record)
+    render_change(result, output, json=words.flag("json"))
+
+
+async def _attention_resolve(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.attention import render_change
+    from agentcoord.operations.attention import resolve_attention
+
+    usage.require_options(words)
+    request = request_of(words)
+    async with _context(settings, invocation, output) as context:
+        result = await resolve_attention(context, request.key, request.generation)
+    render_change(result, output, json=words.flag("json"))
+
+
+async def _attention_get(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.attention import render_attention
+    from agentcoord.operations.attention import get_attention
+
+    usage.require_options(words)
+    async with _context(settings, invocation, output) as context:
+        result = await get_attention(context, request_of(words))
+    render_attention(result, output, json=words.flag("json"))
+
+
+async def _attention_list(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.attention import render_list
+    from agentcoord.operations.attention import list_attention
+
+    usage.require_options(words)
+    async with _context(settings, invocation, output) as context:
+        result = await list_attention(context, request_of(words))
+    _hint_at_root(settings, invocation, output)
+    render_list(result, output, json=words.flag("json"))
 
 
 async def _version(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -248,6 +303,10 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "record-event": _record_event,
     "status": _status,
     "batch-audit": _batch_audit,
+    "attention-upsert": _attention_upsert,
+    "attention-resolve": _attention_resolve,
+    "attention-get": _attention_get,
+    "attention-list": _attention_list,
     "version": _version,
     "config": _config,
     "config set": _config_set,

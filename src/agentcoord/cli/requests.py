@@ -1,5 +1,7 @@
 """What a command line asks for, as the requests that operations take."""
 
+from typing import TYPE_CHECKING
+
 from msgspec import Struct
 
 from agentcoord.cli.options import METADATA, SIGNALS, SYNTHETIC, TERMINAL, Option, Words
@@ -11,6 +13,10 @@ from agentcoord.protocol.events import Said
 from agentcoord.protocol.heartbeats import Beat
 from agentcoord.protocol.records import CLAIM_TTL, HEARTBEAT_TTL
 from agentcoord.protocol.statuses import normalize
+
+if TYPE_CHECKING:  # few commands have a use for these, and the others need not load them
+    from agentcoord.operations.attention import ListRequest
+    from agentcoord.protocol.attention import Key
 
 DEFAULT_STATUS = "in_progress"
 
@@ -35,6 +41,19 @@ class AuditRequest(Struct, frozen=True):
     """A batch to audit."""
 
     batch_id: str
+
+
+class UpsertRequest(Struct, frozen=True):
+    """A request for attention, by the name of a file that is still to be read; `-` is stdin."""
+
+    record_json: str
+
+
+class ResolveRequest(Struct, frozen=True):
+    """A request for attention to settle, and the generation of the source that does."""
+
+    key: "Key"
+    generation: int
 
 
 class DoctorRequest(Struct, frozen=True):
@@ -165,6 +184,43 @@ def status(words: Words) -> StatusRequest:
 def batch_audit(words: Words) -> AuditRequest:
     """Audit a batch."""
     return AuditRequest(batch_id=words.text("batch_id") or "")
+
+
+def attention_upsert(words: Words) -> UpsertRequest:
+    """Ask for attention."""
+    return UpsertRequest(record_json=words.text("record_json") or "")
+
+
+def attention_resolve(words: Words) -> ResolveRequest:
+    """Settle a request for attention."""
+    return ResolveRequest(key=_key(words), generation=_or(words.number("source_generation"), 0))
+
+
+def attention_get(words: Words) -> "Key":
+    """Look at one request for attention."""
+    return _key(words)
+
+
+def attention_list(words: Words) -> "ListRequest":
+    """Look at the requests for attention."""
+    from agentcoord.operations.attention import MOST_LISTED, ListRequest
+
+    return ListRequest(
+        workspace=words.text("workspace") or "",
+        repository=words.text("repo") or "",
+        include_resolved=words.flag("include_resolved"),
+        limit=_or(words.number("limit"), MOST_LISTED),
+    )
+
+
+def _key(words: Words) -> "Key":
+    from agentcoord.protocol.attention import Key
+
+    return Key(
+        workspace=words.text("workspace") or "",
+        repository=words.text("repo") or "",
+        id=words.text("attention_id") or "",
+    )
 
 
 def doctor(words: Words) -> DoctorRequest:

@@ -120,6 +120,16 @@ def event_path(batch_id: str, event_id: str) -> str:
     return f"events/{batch_id}/{event_id}.json"
 
 
+def attention_prefix(workspace: str, repo: str) -> str:
+    """Name the directory of what a workspace asks about a repository."""
+    return f"attention/{workspace}/{repo}"
+
+
+def attention_path(workspace: str, repo: str, attention_id: str) -> str:
+    """Name one request for attention."""
+    return f"{attention_prefix(workspace, repo)}/{attention_id}.json"
+
+
 def stem(path: str) -> str:
     """Read a record's own name from its path."""
     return path.rpartition("/")[2].removesuffix(".json")

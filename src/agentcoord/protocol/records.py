@@ -7,6 +7,7 @@ one whichever implementation wrote it only if all keep to one order.
 SCHEMA_VERSION = 1
 LANE_CLOSED_SCHEMA_VERSION = 2
 ARCHIVE_SCHEMA_VERSION = 1
+ATTENTION_SCHEMA_VERSION = 1
 
 CLAIM_TTL = 14400
 """Seconds a lease lasts unless the caller says otherwise."""
@@ -15,6 +16,9 @@ HEARTBEAT_TTL = 900
 HOT_DAYS = 7
 ARCHIVE_DAYS = 30
 SYNTHETIC_HOT_DAYS = 1
+
+ATTENTION_SCAN = 1000
+"""How many attention records are looked at: nobody deletes them, so they only grow."""
 
 METADATA = (
     "thread_handle",

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from agentcoord.errors import Unreadable
+from agentcoord.errors import StoreError, Unreadable
 from agentcoord.protocol.documents import decode
 
 Version = str
@@ -41,6 +41,12 @@ class Listing(Struct, frozen=True):
     filtered: bool = False
 
 
+def require_few(prefix: str, count: int, at_most: int | None) -> None:
+    """Refuse to look at more records than a caller allows; None allows any number. Raises StoreError."""
+    if at_most is not None and count > at_most:
+        raise StoreError(f"state prefix {prefix} exceeds scan maximum {at_most}")
+
+
 class Store(Protocol):
     """Records by path. What is read comes with a version that is another one once the record has changed."""
 
@@ -67,10 +73,11 @@ class Store(Protocol):
         """Ask whether the backend answers and is laid out as it should be. Raises StoreError naming the culprit."""
         ...
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
         """List the records below a directory prefix. Raises StoreError.
 
-        `decode` reads each record's bytes, raising ValueError for one it cannot; a caller who shows
-        little of many records need not have all of them made.
+        With `at_most`, more records than that are an error before any of them is decoded. `decode` reads
+        each record's bytes, raising ValueError for one it cannot; a caller who shows little of many
+        records need not have all of them made.
         """
         ...

@@ -17,7 +17,7 @@ import msgspec
 from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageError
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, is_listed, is_repo, require_safe
-from agentcoord.stores.base import Decode, Listing, Stored, Version
+from agentcoord.stores.base import Decode, Listing, Stored, Version, require_few
 from agentcoord.stores.contents import (
     Blob,
     Change,
@@ -187,7 +187,7 @@ class GithubStore:
             if entry.path in FAMILIES:
                 _require_directory(entry)
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
         """List the records below a directory prefix: every `*.json` file that no dot name hides.
 
         All are fetched now and are of one commit; they are decoded as the listing is walked. Raises
@@ -196,6 +196,7 @@ class GithubStore:
         """
         _require_spelled(prefix)
         entries = [entry for entry in self._tree(recursive=True) if _belongs(prefix, entry)]
+        require_few(prefix, len(entries), at_most)
         entries.sort(key=lambda entry: entry.path)
         return Listing(_walk(entries, self._blobs(entries), decode))
 

@@ -11,7 +11,7 @@ from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageErr
 from agentcoord.files import LOCK_WAIT, cause_of, printable, release_lock, remove_durably, replace_durably, take_lock
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
-from agentcoord.stores.base import Decode, Listing, Stored, Version
+from agentcoord.stores.base import Decode, Listing, Stored, Version, require_few
 from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load
 
 if TYPE_CHECKING:
@@ -97,15 +97,17 @@ class LocalStore:
             return StoreError(f"state root is not a directory: {self.root}")
         return StoreError(f"state record is not writable: {shown}: {cause_of(error)}")
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
         """List the records below a directory prefix: every `*.json` file that no dot name hides.
 
         Names are gathered now, contents are read as the listing is walked; a record removed in between
         is not in it. Raises StoreError for a directory that cannot be read, and when a symlink or
-        another kind of file is where a directory or a record belongs.
+        another kind of file is where a directory or a record belongs; and for more than `at_most` records.
         """
         _require_spelled(prefix)
-        return Listing(self._records(self._tree.names_below(prefix), decode))
+        names = self._tree.names_below(prefix)
+        require_few(prefix, len(names), at_most)
+        return Listing(self._records(names, decode))
 
     def _records(self, names: Sequence[str], decode: Decode) -> Iterator[Stored | Unreadable]:
         for path, data in self._tree.read_listed(names):

@@ -9,7 +9,7 @@ from hashlib import sha256
 from agentcoord.errors import Conflict, Defect, Unreadable
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import is_listed, require_safe
-from agentcoord.stores.base import Decode, Listing, Stored, Version
+from agentcoord.stores.base import Decode, Listing, Stored, Version, require_few
 
 
 class MemoryStore:
@@ -53,10 +53,11 @@ class MemoryStore:
     async def check(self, *, writable: bool) -> None:
         """Answer: memory is always there."""
 
-    async def list(self, prefix: str, *, decode: Decode = decode) -> Listing:
+    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
         """List the records below a directory prefix; as in a directory tree, dot names are passed over."""
         require_safe(prefix)
         names = sorted(path for path in self._records if path.startswith(prefix + "/") and is_listed(prefix, path))
+        require_few(prefix, len(names), at_most)
         return Listing(self._walk(names, decode))
 
     def _walk(self, names: Sequence[str], decode: Decode) -> Iterator[Stored | Unreadable]:

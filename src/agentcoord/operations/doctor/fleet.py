@@ -7,15 +7,13 @@ from msgspec import Struct, field
 from agentcoord.errors import Defect, Rejected, StoreError, Unreadable
 from agentcoord.operations.context import objects, require_object
 from agentcoord.operations.doctor.checks import Resources
-from agentcoord.protocol.documents import Document, decode
+from agentcoord.protocol.documents import Document
 from agentcoord.protocol.paths import FAMILIES, is_record
-from agentcoord.stores.base import Decode, Listing, Store
+from agentcoord.protocol.records import ATTENTION_SCAN
+from agentcoord.stores.base import Store
 
 DEFAULT_PREFIX = "claims"
 """What the plain doctor asks to see when nothing else is named."""
-
-ATTENTION_SCAN = 1000
-"""How many attention records are looked at: nobody deletes them, so they only grow."""
 
 _UNSUPPORTED = ("events", "attention", "archive")
 _RECOVERY = (
@@ -47,10 +45,6 @@ class FleetStore(Store, Protocol):
 
     async def check(self, *, writable: bool, prefix: str | None = DEFAULT_PREFIX) -> None:
         """Ask whether the backend answers, and lets this token see a prefix. Raises StoreError."""
-        ...
-
-    async def list(self, prefix: str, *, decode: Decode = decode, at_most: int | None = None) -> Listing:
-        """List the records below a prefix; more than `at_most` are an error. Raises StoreError."""
         ...
 
     async def whoami(self) -> TokenIdentity | None:
