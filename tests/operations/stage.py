@@ -49,7 +49,8 @@ class Chance:
 class FaultyStore:
     """Passes calls on; the n-th write, or every read below `unreadable`, fails as told.
 
-    With `landed` the failing write happened all the same: its answer was lost on the way.
+    With `landed` the failing write happened all the same: its answer was lost on the way. With `deletes`
+    deletions are counted, and fail, as writes.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class FaultyStore:
         at: int | None = None,
         error: Callable[[str], StoreError] | None = None,
         landed: bool = False,
+        deletes: bool = False,
         unreadable: str | None = None,
         first: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.inner = inner
         self.writes = 0
-        self._at, self._error, self._landed = at, error, landed
+        self._at, self._error, self._landed, self._deletes = at, error, landed, deletes
         self._unreadable, self._first = unreadable, first
 
     async def read(self, path: str) -> Stored | None:
@@ -85,7 +87,14 @@ class FaultyStore:
         raise self._error(path)
 
     async def delete(self, path: str, *, version: Version, note: str) -> None:
-        await self.inner.delete(path, version=version, note=note)
+        self.writes += self._deletes
+        fails = self._deletes and self.writes == self._at
+        if fails and self._first is not None:
+            await self._first()
+        if not fails or self._landed or self._error is None:
+            await self.inner.delete(path, version=version, note=note)
+        if fails and self._error is not None:
+            raise self._error(path)
 
     async def check(self, *, writable: bool) -> None:
         await self.inner.check(writable=writable)

@@ -28,6 +28,7 @@ _BUILDERS = {
     "attention-resolve": requests.attention_resolve,
     "attention-get": requests.attention_get,
     "attention-list": requests.attention_list,
+    "gc": requests.gc,
     "doctor": requests.doctor,
     "bootstrap": requests.bootstrap,
     "config set": requests.config_set,

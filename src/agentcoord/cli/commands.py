@@ -125,7 +125,6 @@ COMMANDS = (
         "gc",
         "Archive, compact and delete what has outlived its time",
         ("dry-run", "execute", "hot-days", "archive-days", "synthetic-hot-days", "prefix"),
-        here=False,
     ),
     Command("version", "Print the versions of the contract"),
     Command("config", "Show the configuration in force, or set it (config set)"),

@@ -181,6 +181,11 @@ class Words(Struct):
         value = self.values.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
+    def several(self, name: str) -> list[str]:
+        """Give all values of an option that may be repeated."""
+        value = self.values.get(name)
+        return value if isinstance(value, list) else []
+
     def flag(self, name: str) -> bool:
         """Tell whether a flag was given."""
         return self.values.get(name) is True

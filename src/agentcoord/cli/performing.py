@@ -231,6 +231,18 @@ async def _attention_list(words: Words, settings: Settings, invocation: Invocati
     render_list(result, output, json=words.flag("json"))
 
 
+async def _gc(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.retention import render_retention
+    from agentcoord.operations.retention import retain
+
+    request = request_of(words)
+    async with _context(settings, invocation, output) as context:
+        result = await retain(context, request)
+    _hint_at_root(settings, invocation, output)
+    render_retention(result, output, json=words.flag("json"))
+
+
 async def _version(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.render.configuration import render_version
 
@@ -307,6 +319,7 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "attention-resolve": _attention_resolve,
     "attention-get": _attention_get,
     "attention-list": _attention_list,
+    "gc": _gc,
     "version": _version,
     "config": _config,
     "config set": _config_set,

@@ -5,17 +5,20 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from agentcoord.cli.options import METADATA, SIGNALS, SYNTHETIC, TERMINAL, Option, Words
+from agentcoord.errors import UsageError
 from agentcoord.operations.claims import ReleaseRequest
 from agentcoord.operations.status import StatusRequest
 from agentcoord.protocol.claims import Wanted
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.events import Said
 from agentcoord.protocol.heartbeats import Beat
+from agentcoord.protocol.paths import ARCHIVABLE
 from agentcoord.protocol.records import CLAIM_TTL, HEARTBEAT_TTL
 from agentcoord.protocol.statuses import normalize
 
 if TYPE_CHECKING:  # few commands have a use for these, and the others need not load them
     from agentcoord.operations.attention import ListRequest
+    from agentcoord.operations.retention import RetentionRequest
     from agentcoord.protocol.attention import Key
 
 DEFAULT_STATUS = "in_progress"
@@ -221,6 +224,24 @@ def _key(words: Words) -> "Key":
         repository=words.text("repo") or "",
         id=words.text("attention_id") or "",
     )
+
+
+def gc(words: Words) -> "RetentionRequest":
+    """Archive, compact and delete. Raises UsageError."""
+    # Here, since no other command has a use for them.
+    from agentcoord.operations.retention import RetentionRequest
+    from agentcoord.protocol.retention import Policy
+
+    if words.flag("dry_run") == words.flag("execute"):
+        raise UsageError("gc requires exactly one of --dry-run or --execute")
+    days = {field: number for field in Policy.__struct_fields__ if (number := words.number(field)) is not None}
+    for field, number in days.items():
+        if number < 0:
+            raise UsageError(f"--{field.replace('_', '-')} must be zero or greater")
+    prefixes = tuple(dict.fromkeys(words.several("prefix")))
+    if not set(prefixes) <= set(ARCHIVABLE):
+        raise UsageError(f"--prefix must be one of: {', '.join(ARCHIVABLE)}")
+    return RetentionRequest(execute=words.flag("execute"), policy=Policy(**days), prefixes=prefixes or ARCHIVABLE)
 
 
 def doctor(words: Words) -> DoctorRequest:
