@@ -38,6 +38,7 @@ lint: $(DEV)
 bench: $(DEV)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/status_scan.py
+	$(BIN)/python bench/trail.py
 	$(BIN)/python bench/durable_write.py
 	$(BIN)/python bench/claims_race.py
 	$(BIN)/python bench/claims_race.py --kill

@@ -340,3 +340,44 @@ def test_a_temporary_file_is_known_by_its_name() -> None:
     assert not files.is_temporary(".a.json.tmp-1-0f", of="json")
     assert files.is_temporary(f".{'x' * 200}.tmp-1-0f", of="x" * 240)
     assert not files.is_temporary("a.json.tmp-1-0f")
+
+
+def test_a_change_gets_what_is_there_and_may_leave_it(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    seen: list[bytes] = []
+
+    def change(found: bytes) -> bytes | None:
+        seen.append(found)
+        return None if found == b"two" else b"one" if not found else b"two"
+
+    for _ in range(3):
+        files.change_durably(str(path), change)
+    assert (seen, path.read_bytes()) == ([b"", b"one", b"two"], b"two")
+    assert sorted(os.listdir(path.parent)) == ["file", "file.lock"]
+
+
+def test_a_change_that_fails_leaves_the_old_file_and_lets_the_next_one_in(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def fail(found: bytes) -> bytes:
+        raise ValueError(found)
+
+    with pytest.raises(ValueError, match="old"):
+        files.change_durably(str(path), fail)
+    files.change_durably(str(path), lambda found: found + b"er")
+    assert path.read_bytes() == b"older"
+
+
+@pytest.mark.parametrize("kind", ["symlink", "directory", "FIFO"])
+def test_only_a_file_is_changed(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    if kind == "symlink":
+        path.symlink_to(tmp_path / "elsewhere")
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    with pytest.raises(OSError, match="symbolic|directory|Invalid"):
+        files.change_durably(str(path), lambda found: b"new")
+    assert sorted(os.listdir(tmp_path)) == ["file", "file.lock"]

@@ -29,6 +29,7 @@ _LONGEST_PAUSE = 0.02
 
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_CONTENT_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CANNOT_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
@@ -79,22 +80,25 @@ def _acquire(fd: int, lock: str, wait: float, sleep: Callable[[float], object]) 
             return
 
 
-def replace_durably(path: str, data: bytes, *, mode: int | None = None, directory: int | None = None) -> None:
+def replace_durably(
+    path: str, data: bytes, *, mode: int | None = None, directory: int | None = None, temporary: str | None = None
+) -> None:
     """Put `data` at `path`, whole or not at all; a reader never sees a part of it.
 
-    Without `mode` the permissions of the file that is there are kept, and the umask decides for a
-    new one. Raises OSError (the old file stays whole, no temporary file is left): ELOOP when `path`
-    is a symlink. An error of the last step, syncing the directory, leaves the new file in place.
+    `temporary` names the file it is written to first, beside `path`. Without `mode` the permissions of
+    the file that is there are kept, and the umask decides for a new one. Raises OSError (the old file
+    stays whole, no temporary file is left): ELOOP when `path` is a symlink. An error of the last step,
+    syncing the directory, leaves the new file in place.
     """
     if directory is None:
         with opened_directory(os.path.dirname(path)) as fd:
-            replace_durably(path, data, mode=mode, directory=fd)
+            replace_durably(path, data, mode=mode, directory=fd, temporary=temporary)
         return
     name = _name_of(path)
     if mode is None:
         mode = _mode_of(name, directory)
     # A name that only just fits leaves room for its beginning; what is random keeps it apart.
-    temporary = f".{name[:_TEMPORARY_STEM]}.tmp-{os.getpid()}-{os.urandom(6).hex()}"
+    temporary = temporary or f".{name[:_TEMPORARY_STEM]}.tmp-{os.getpid()}-{os.urandom(6).hex()}"
     try:
         fd = os.open(temporary, _NEW_FLAGS, 0o666 if mode is None else mode, dir_fd=directory)
     except FileExistsError:
@@ -115,6 +119,39 @@ def replace_durably(path: str, data: bytes, *, mode: int | None = None, director
         _forget(temporary, directory)
         raise
     sync_directory(directory)
+
+
+def change_durably(path: str, change: Callable[[bytes], bytes | None]) -> None:
+    """Change a file under its lock: `change` gets what is there, b"" of nothing, and gives what is to be there.
+
+    None leaves the file alone. Directories above it are made. Raises OSError, ELOOP when `path` is a symlink
+    and EINVAL when it is no file, StoreError when another process holds the lock for too long.
+    """
+    above, name = os.path.split(path)
+    make_directories(above)
+    with opened_directory(above) as directory:
+        lock = take_lock(path, directory=directory)
+        try:
+            changed = change(_content_of(name, directory))
+            if changed is not None:
+                temporary = f"{name}.tmp-{os.getpid()}-{os.urandom(8).hex()}"
+                replace_durably(path, changed, directory=directory, temporary=temporary)
+        finally:
+            release_lock(lock)
+
+
+def _content_of(name: str, directory: int) -> bytes:
+    try:
+        fd = os.open(name, _CONTENT_FLAGS, dir_fd=directory)
+    except FileNotFoundError:
+        return b""
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
+        with open(fd, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(fd)
 
 
 def is_temporary(name: str, *, of: str | None = None) -> bool:

@@ -129,6 +129,21 @@ def test_an_audit_of_a_broken_trail_is_unknown(broken: Line, kind: str, path: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("path", [EVENT, f"archive/{EVENT}", "claims/o/r/pr:7.json"])
+def test_a_trail_with_a_broken_record_says_so_or_fails(broken: Line, kind: str, path: str) -> None:
+    break_(broken, path, kind)
+    before = look(broken.root)
+    output = broken.local("log", "o/r#7", "--json")
+    misplaced = kind in ("a directory", "a symlink", "a symlink to nothing", "a FIFO")
+    fatal = kind == "not UTF-8" or (path == EVENT and misplaced)
+    assert output.exit == (2 if fatal else 0)
+    assert any(path in line for line in output.stderr)
+    assert output.stdout == b"" if fatal else json.loads(output.stdout)["trail"] == "incomplete"
+    assert broken.local("log", "--sync").exit == 2
+    assert look(broken.root) == before
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("path", [CLAIM, BEAT, BATCH, EVENT])
 def test_the_component_report_names_a_broken_record(broken: Line, kind: str, path: str) -> None:
     break_(broken, path, kind)

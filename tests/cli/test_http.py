@@ -171,3 +171,33 @@ def test_the_stack_report_of_a_remote_backend(line: Line, server: Server) -> Non
     assert check["details"]["error"].startswith("http backend verify readable failed: 401 unknown_token; ")
     output = line("doctor", "--stack-json", "--api-url", "https://h?x")
     assert json.loads(output.stdout)["checks"][1]["details"]["error"].startswith("invalid HTTP backend URL: ")
+
+
+def test_a_trail_is_read_with_what_a_scoped_token_may_see(line: Line, state: State, server: Server) -> None:
+    line("claim", "--agent-id", "a1", *ITEM, "--batch-id", "b1")
+
+    def scoped(asked: Asked) -> Reply:
+        if "archive" in asked.target:
+            return error(400, "invalid_prefix")
+        return error(403, "forbidden") if "claims" in asked.target else state(asked)
+
+    server.answering = scoped
+    output = line("log", "o/r#7", "--json")
+    answer = json.loads(output.stdout)
+    assert [event["type"] for event in answer["events"]] == ["claim.acquired"]
+    assert (output.exit, answer["trail"], answer.get("claims")) == (0, "incomplete", None)
+    assert output.stderr == [
+        "warning: archived events not supported by backend; nothing can have been archived there",
+        "warning: claims not readable by scoped token; a claim for this work item would not be reported",
+    ]
+    output = line("log", "--sync")
+    assert (output.exit, output.stdout) == (2, b"")
+    assert output.stderr[-1] == "refusing to sync an incomplete trail: claims"
+    server.answering = lambda asked: error(400, "invalid_prefix") if "archive" in asked.target else state(asked)
+    line.env["AGENT_COORD_STATUS_STATE_ROOT"] = str(line.directory / "mine")
+    output = line("log", "--sync")
+    assert (output.exit, output.stdout.decode()) == (0, f"synced 1 new event to {line.directory}/mine/log.tsv\n")
+    state.filtered = True
+    assert json.loads(line("log", "--json").stdout)["trail"] == "incomplete"
+    server.answering = lambda asked: reply(500, b"oops")
+    assert said(line("log")) == (2, b"", ["http backend list events failed: 500 oops"])

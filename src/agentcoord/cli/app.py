@@ -23,6 +23,7 @@ _BUILDERS = {
     "register-batch": requests.register_batch,
     "record-event": requests.record_event,
     "status": requests.status,
+    "log": requests.log,
     "batch-audit": requests.batch_audit,
     "attention-upsert": requests.attention_upsert,
     "attention-resolve": requests.attention_resolve,
@@ -33,6 +34,7 @@ _BUILDERS = {
     "bootstrap": requests.bootstrap,
     "config set": requests.config_set,
 }
+_POSITIONAL = "positional"
 _TYPES: dict[str, Any] = {"integer": int, "flag": bool, "several": list[str]}
 
 
@@ -43,6 +45,8 @@ def request_of(words: Words) -> Any:
     for option in BY_COMMAND[name].options:
         if option.field in words.values:
             arguments += _spelled(option, words.values[option.field])
+    if words.positionals:
+        arguments += ["--", *words.positionals]
     try:
         return _built(name)(args=arguments, prog_name="agent-coord", standalone_mode=False)
     except Exception as error:
@@ -70,12 +74,17 @@ def _callback(name: str) -> Any:
     command, build = BY_COMMAND[name], _BUILDERS[name]
 
     def call(**values: Any) -> Any:
-        return build(Words(command=name, values={field: value for field, value in values.items() if value is not None}))
+        positional = values.pop(_POSITIONAL, None)
+        given = {field: value for field, value in values.items() if value is not None}
+        return build(Words(command=name, values=given, positionals=[] if positional is None else [positional]))
 
     parameters = [
         Parameter(option.field, Parameter.KEYWORD_ONLY, default=None, annotation=_annotated(option))
         for option in command.options
     ]
+    if command.positional:
+        positional = Annotated[str | None, typer.Argument(metavar=command.positional)]
+        parameters.append(Parameter(_POSITIONAL, Parameter.KEYWORD_ONLY, default=None, annotation=positional))
     call.__doc__ = command.summary
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     cast("Any", call).__signature__ = Signature(parameters)

@@ -85,7 +85,7 @@ COMMANDS = (
     ),
     Command(
         "log",
-        "Read the trail of a work item",
+        "Read the trail of a work item, or of all, and mirror it",
         (
             "repo",
             "target",
@@ -99,7 +99,6 @@ COMMANDS = (
             "include-synthetic",
         ),
         positional="OWNER/REPO#TARGET",
-        here=False,
     ),
     Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id",), ("batch-id",)),
     Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",)),

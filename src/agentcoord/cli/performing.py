@@ -14,6 +14,7 @@ from agentcoord.cli.output import Invocation, Output
 from agentcoord.errors import ConfigError, StoreError, UsageError
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
+from agentcoord.settings.environment import implicit_root
 from agentcoord.settings.selection import Flags
 from agentcoord.settings.value import Settings
 from agentcoord.stores.opening import absolute, open_local, open_store
@@ -170,6 +171,39 @@ def _hint_at_root(settings: Settings, invocation: Invocation, output: Output) ->
         output.stderr.append(f"notice: the state root does not exist: {local.root}")
 
 
+async def _log(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.trail import render_sync, render_trail
+    from agentcoord.operations.mirror import sync_mirror
+    from agentcoord.operations.trail import read_trail, require_query
+
+    json = words.flag("json")
+    request = request_of(words)
+    require_query(request, json=json)
+    if request.sync:
+        root = absolute(_mirror_root(settings, invocation), invocation.cwd)
+        async with _context(settings, invocation, output) as context:
+            synced = await sync_mirror(context, request, root)
+        render_sync(synced, output, json=json)
+        return
+    async with _context(settings, invocation, output) as context:
+        trail = await read_trail(context, request)
+    _hint_at_root(settings, invocation, output)
+    render_trail(trail, output, json=json)
+
+
+def _mirror_root(settings: Settings, invocation: Invocation) -> str:
+    """Find where the mirror is: with the records, or else where this machine would keep some. Raises StoreError."""
+    selected = settings.selected
+    root = selected.root if selected.kind == "local" else None
+    root = root or settings.status_root or implicit_root(invocation.env)
+    if root is None:
+        raise StoreError(
+            "cannot determine local state root; set XDG_STATE_HOME or HOME to an absolute path, or pass --state-root"
+        )
+    return root
+
+
 async def _batch_audit(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.render.audit import render_audit
@@ -314,6 +348,7 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "register-batch": _register_batch,
     "record-event": _record_event,
     "status": _status,
+    "log": _log,
     "batch-audit": _batch_audit,
     "attention-upsert": _attention_upsert,
     "attention-resolve": _attention_resolve,

@@ -19,6 +19,7 @@ from agentcoord.protocol.statuses import normalize
 if TYPE_CHECKING:  # few commands have a use for these, and the others need not load them
     from agentcoord.operations.attention import ListRequest
     from agentcoord.operations.retention import RetentionRequest
+    from agentcoord.operations.trail import TrailRequest
     from agentcoord.protocol.attention import Key
 
 DEFAULT_STATUS = "in_progress"
@@ -181,6 +182,25 @@ def status(words: Words) -> StatusRequest:
         target=words.text("target"),
         batch_id=words.text("batch_id"),
         include_archived=words.flag("include_archived"),
+    )
+
+
+def log(words: Words) -> "TrailRequest":
+    """Read a trail, or mirror all of it."""
+    from agentcoord.operations.trail import TrailRequest  # what it reads with is built on import
+
+    return TrailRequest(
+        work_item=words.positionals[0] if words.positionals else None,
+        repo=words.text("repo"),
+        target=words.text("target"),
+        since=words.text("since"),
+        machine=words.text("machine"),
+        host=words.text("host"),
+        type=words.text("type"),
+        limit=words.number("limit"),
+        format=words.text("format"),
+        sync=words.flag("sync"),
+        include_synthetic=words.flag("include_synthetic"),
     )
 
 

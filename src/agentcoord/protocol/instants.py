@@ -73,7 +73,16 @@ def exact(value: object) -> Exact | None:
     A leap second (`:60`) is the first instant of the next minute. The fraction stays text, since a
     record may carry more digits than are read as a number.
     """
-    if not isinstance(value, str) or (found := _SHAPE.fullmatch(value.strip())) is None:
+    if not isinstance(value, str):
+        return None
+    if _is_shaped_as_stamp(value):
+        try:
+            age = datetime.fromisoformat(value) - _EPOCH
+        except ValueError:
+            pass
+        else:
+            return age.days * 86400 + age.seconds, ""
+    if (found := _SHAPE.fullmatch(value.strip())) is None:
         return None
     year, month, day, hour, minute, second = (int(part) for part in found.groups()[:6])
     if second > 60 or hour > 23 or minute > 59:

@@ -52,6 +52,7 @@ from agentcoord.settings.environment import (
     MACHINE_ID,
     POLICY,
     SESSION_ID,
+    STATUS_STATE_ROOT,
     WHITESPACE,
     Env,
     UserFile,
@@ -111,6 +112,7 @@ class Settings(Discreet, frozen=True, kw_only=True):
     policy_source: PolicySource = "default"
     policy_valid: bool = True  # if not, `policy` is not what stands at its source
     local: str | None = None
+    status_root: str | None = None  # what reads use when nothing is selected, and where the mirror of a fleet is
     user_file: UserFile | None = None
     saved_url: str | None = None
     saved_keys: frozenset[str] = frozenset()  # what is set in the user file; of the values, only those above are kept
@@ -215,6 +217,7 @@ def load_as_far(
         policy_source=policy_source,
         policy_valid=policy is not None,
         local=setting(env, LOCAL) or setting(saved, LOCAL),
+        status_root=setting(env, STATUS_STATE_ROOT) or setting(saved, STATUS_STATE_ROOT),
         user_file=file,
         saved_url=saved.get(API_URL),
         saved_keys=frozenset(key for key in saved if is_set(saved[key])),

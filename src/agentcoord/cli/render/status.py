@@ -1,16 +1,14 @@
 """The state as programs read it: JSON, and the text of the reference line by line (spec: cli §8.5)."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import cast
 
 from agentcoord.cli.output import one_line
+from agentcoord.cli.render.pieces import json_section
 from agentcoord.operations.projection import Row
 from agentcoord.operations.status import Status
 from agentcoord.protocol.documents import pretty
 from agentcoord.version import VERSION
-
-_PIECE = 256
-"""How many rows are made into text at a time."""
 
 
 def status_json(seen: Status) -> Iterator[bytes]:
@@ -26,24 +24,8 @@ def status_json(seen: Status) -> Iterator[bytes]:
     if seen.archive is not None:
         sections.append(("archive", seen.archive))
     for name, rows in sections:
-        yield from _json_section(name, rows)
+        yield from json_section(name, rows)
     yield b"\n}\n"
-
-
-def _json_section(name: str, rows: Sequence[Row]) -> Iterator[bytes]:
-    """Give one section as it stands inside the answer, its comma before it."""
-    if not rows:
-        yield b',\n  "%s": []' % name.encode()
-        return
-    # Inside an object of its own, a piece of the section comes out indented as it has to be.
-    opening, closing = b'{\n  "rows": [\n', b"\n  ]\n}"
-    before = b',\n  "%s": [\n' % name.encode()
-    for start in range(0, len(rows), _PIECE):
-        piece = pretty({"rows": rows[start : start + _PIECE]})
-        yield before
-        yield piece.removeprefix(opening).removesuffix(closing)
-        before = b",\n"
-    yield b"\n  ]"
 
 
 def status_text(seen: Status) -> bytes:

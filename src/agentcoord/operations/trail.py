@@ -1,0 +1,341 @@
+"""Reading the trail: live events, what the archive still has of them, and claims that left none (spec: cli §10).
+
+Whatever cannot be read makes the trail incomplete and says so; only what would make the answer wrong
+is raised. Nothing is written.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from datetime import UTC, datetime
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from agentcoord.errors import Defect, Rejected, StoreError, Unreadable, UsageError
+from agentcoord.operations.context import Context
+from agentcoord.protocol.envelopes import (
+    Envelope,
+    Identity,
+    Scope,
+    fold,
+    identities,
+    incomplete,
+    open_envelope,
+    provenance,
+    read_envelope_bytes,
+)
+from agentcoord.protocol.instants import Exact
+from agentcoord.protocol.paths import claim_key, require_repo, require_segment
+from agentcoord.protocol.trail import (
+    ClaimRecord,
+    ClaimRow,
+    EventRecord,
+    Held,
+    InvalidText,
+    Item,
+    Narrowing,
+    Row,
+    by_instant,
+    current_claims,
+    held,
+    identity_of,
+    is_on,
+    parse_since,
+    read_claim,
+    read_event,
+    row_of,
+)
+from agentcoord.stores.base import Decode, Listing, Stored
+
+EVENTS = "events"
+ARCHIVE = "archive/events"
+CLAIMS = "claims"
+
+_Made = TypeVar("_Made")
+_ANY_TIME = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class TrailRequest(Struct, frozen=True):
+    """Which trail to read, as it was asked for. `work_item` is OWNER/REPO#TARGET."""
+
+    work_item: str | None = None
+    repo: str | None = None
+    target: str | None = None
+    since: str | None = None
+    machine: str | None = None
+    host: str | None = None
+    type: str | None = None
+    limit: int | None = None
+    format: str | None = None
+    sync: bool = False
+    include_synthetic: bool = False
+
+    @property
+    def narrowed_by(self) -> dict[str, str]:
+        """Map each option that leaves out rows of a trail to its value, as typed."""
+        given = {"--since": self.since, "--machine": self.machine, "--host": self.host, "--type": self.type}
+        named = {option: value for option, value in given.items() if value}
+        return named if self.limit is None else named | {"--limit": str(self.limit)}
+
+    @property
+    def item(self) -> Item | None:
+        """Give the work item; None for the whole feed."""
+        if self.work_item:
+            repo, _, target = self.work_item.rpartition("#")
+            return Item(repo, target)
+        return Item(self.repo or "", self.target or "") if self.repo is not None or self.target is not None else None
+
+
+class Trail(Struct):
+    """What was read. `in_scope` counts the rows before anything but the work item narrowed them."""
+
+    request: TrailRequest
+    rows: list[Row] = field(default_factory=list[Row])
+    in_scope: int = 0
+    matched: list[str] = field(default_factory=list[str])
+    claims: list[ClaimRow] = field(default_factory=list[ClaimRow])
+    incomplete: list[str] = field(default_factory=list[str])
+    """The prefixes that were not read in full, in the order of reading."""
+
+    notices: list[str] = field(default_factory=list[str])
+    """What there is to say of the gaps and of the archive, for when all went well."""
+
+    def lacks(self, prefix: str) -> None:
+        """Take note that something below a prefix was not read."""
+        if prefix not in self.incomplete:
+            self.incomplete.append(prefix)
+
+
+def require_query(request: TrailRequest, *, json: bool) -> None:
+    """Check what was asked for. Raises UsageError for the first fault."""
+    if request.work_item and (request.repo is not None or request.target is not None):
+        raise UsageError("give the work item either positionally or with --repo/--target, not both")
+    if (request.repo is None) != (request.target is None):
+        raise UsageError("--repo and --target must be given together")
+    if (item := request.item) is not None:
+        if request.work_item and "#" not in request.work_item:
+            raise UsageError(f"invalid work item repo: {request.work_item}")
+        require_repo(item.repo, "work item repo")
+        require_segment(item.target, "work item target")
+    if request.format and request.format not in ("text", "tsv"):
+        raise UsageError("--format must be text or tsv")
+    if json and request.format:
+        raise UsageError("--json and --format are mutually exclusive")
+    if request.limit is not None and request.limit < 0:
+        raise UsageError(f"--limit must not be negative, got {request.limit}")
+    _require_since(request)
+    if request.sync:
+        narrowing = [*request.narrowed_by, *(["a work item"] if item is not None else [])]
+        if narrowing:
+            raise UsageError(f"--sync mirrors the complete trail and cannot be narrowed by {', '.join(narrowing)}")
+
+
+def _require_since(request: TrailRequest) -> None:
+    # Whether it can be read does not depend on the clock.
+    if request.since and parse_since(request.since, _ANY_TIME) is None:
+        raise UsageError(f'--since expects a duration like 3d or an ISO8601 timestamp, got "{request.since}"')
+
+
+async def read_trail(context: Context, request: TrailRequest) -> Trail:
+    """Read a trail that `require_query` let through. Raises StoreError when the backend or a record is in doubt."""
+    trail = Trail(request)
+    item = request.item
+    scope = Scope(None if item is None else item.matcher(), request.include_synthetic)
+    rows = await _rows(context, trail, scope, lambda row: row)
+    rows.sort(key=by_instant)
+    trail.in_scope = len(rows)
+    now = context.now()
+    since: Exact | None = parse_since(request.since, now) if request.since else None
+    narrowing = Narrowing(since, request.machine, request.host, request.type)
+    trail.rows = [row for row in rows if narrowing.takes(row)]
+    if item is not None:
+        matched = {row.target for row in trail.rows if row.target is not None}
+        if not (request.since or request.machine or request.host or request.type or request.limit == 0):
+            trail.claims = current_claims(await _claims_on(context, trail, item), rows, now)
+        trail.matched = sorted(matched | {claim.target for claim in trail.claims})
+    if request.limit is not None:
+        trail.rows = trail.rows[-request.limit :] if request.limit else []
+    context.notices.extend(trail.notices)
+    return trail
+
+
+async def read_lines(context: Context, request: TrailRequest, spell: Callable[[Row], str]) -> list[str]:
+    """Read the whole trail as lines, in no order: all of it as rows would be many times as large.
+
+    Raises StoreError for a trail, or for claims, that could not be read in full; why is in the notices.
+    """
+    trail = Trail(request)
+    lines = await _rows(context, trail, Scope(None, request.include_synthetic), spell)
+    await _probe_claims(context, trail)
+    context.notices.extend(trail.notices)
+    if trail.incomplete:
+        raise StoreError(f"refusing to sync an incomplete trail: {', '.join(trail.incomplete)}")
+    return lines
+
+
+async def _rows(context: Context, trail: Trail, scope: Scope, made: Callable[[Row], _Made]) -> list[_Made]:
+    """Give what is made of the rows of a scope, live ones first; what there is to say of them is noted."""
+    live = _Source(context, trail, EVENTS, "events", read_event)
+    await live.open()
+    # The archive is read first, since it is small beside what it is compared with; it is spoken of second.
+    archive = _Source(context, trail, ARCHIVE, "archived events", read_envelope_bytes, degrades=True)
+    envelopes = [each async for each in _envelopes(archive)]
+    archived, seen, held_too = identities(envelopes), set[Identity](), 0
+    rows: list[_Made] = []
+    for entry in live.entries():
+        event = entry.document
+        if not isinstance(event, EventRecord):
+            live.warn(f"live event record is not an object at {entry.path}")
+            continue
+        identity = identity_of(event) if archived else None
+        known = identity is not None and identity in archived
+        if known:
+            seen.add(identity)
+        if scope.takes(event):
+            rows.append(made(row_of(event)))
+            held_too += known
+    folded = fold(envelopes, seen, scope)
+    for warning in folded.warnings:
+        archive.say(warning)
+    note = provenance(folded, len(rows), held_too, syncing=trail.request.sync)
+    live.settle()
+    archive.settle()
+    if note is not None:
+        trail.notices.append(note)
+    return [*rows, *map(made, folded.rows)]
+
+
+async def _envelopes(archive: "_Source") -> AsyncIterator[Envelope]:
+    await archive.open()
+    for entry in archive.entries():
+        envelope = open_envelope(entry.path, entry.document)
+        if envelope is None:
+            archive.warn(f"unknown archived record family at {entry.path}")
+        else:
+            yield envelope
+
+
+async def _claims_on(context: Context, trail: Trail, item: Item) -> list[Held]:
+    claims = _Source(
+        context,
+        trail,
+        CLAIMS,
+        "claims",
+        read_claim,
+        degrades=True,
+        consequence="a claim for this work item would not be reported",
+    )
+    await claims.open()
+    found: list[Held] = []
+    for entry in claims.entries():
+        claim = entry.document
+        if not isinstance(claim, ClaimRecord):
+            if is_on(item, *claim_key(entry.path)):
+                claims.say(incomplete(f"live claim record is not an object at {entry.path}"))
+            continue
+        each = held(entry.path, claim)
+        if is_on(item, each.repo, each.target) and (claim.synthetic is not True or trail.request.include_synthetic):
+            found.append(each)
+    claims.settle()
+    return found
+
+
+async def _probe_claims(context: Context, trail: Trail) -> None:
+    """Look whether claims can be read in full, as a mirror of everything that is known demands."""
+    claims = _Source(
+        context, trail, CLAIMS, "claims", read_claim, degrades=True, consequence="claim data would not be reported"
+    )
+    await claims.open()
+    for entry in claims.entries():
+        if not isinstance(entry.document, ClaimRecord):
+            claims.say(incomplete(f"live claim record is not an object at {entry.path}"))
+    claims.settle()
+
+
+class _Source:
+    """One listing that a trail is made of, with what there is to say about its gaps."""
+
+    def __init__(
+        self,
+        context: Context,
+        trail: Trail,
+        prefix: str,
+        name: str,
+        decode: Decode,
+        *,
+        degrades: bool = False,
+        consequence: str = "this trail may be incomplete",
+    ) -> None:
+        self.prefix = prefix
+        self.short = False
+        self.notices: list[str] = []
+        self._context, self._trail, self._name, self._decode = context, trail, name, decode
+        self._degrades, self._consequence = degrades, consequence
+        self._listing = Listing(())
+
+    async def open(self) -> None:
+        """Ask for the listing. Raises StoreError where a failure is not one that only costs a warning."""
+        try:
+            self._listing = await self._context.store.list(self.prefix, decode=self._decode)
+        except StoreError as error:
+            self._fail(error)
+        else:
+            if self._listing.filtered:
+                self._lack("filtered by scoped token")
+
+    def _fail(self, error: StoreError) -> None:
+        if isinstance(error, Unreadable) and error.defect is Defect.FORBIDDEN:
+            self._lack("not readable by scoped token")
+        elif isinstance(error, Rejected) and error.unsupported:
+            if self.prefix == ARCHIVE:
+                # What cannot list archived events never stored any: the trail is complete.
+                self.notices.append(
+                    "warning: archived events not supported by backend; nothing can have been archived there"
+                )
+            else:
+                self._lack("not supported by backend")
+        elif self._degrades:
+            self._lack(f"unreadable ({error})")
+        else:
+            raise error
+
+    def _lack(self, reason: str) -> None:
+        self.say(f"warning: {self._name} {reason}; {self._consequence}")
+
+    def warn(self, what: str) -> None:
+        """Say that a record is missing from the trail."""
+        self.say(incomplete(what))
+
+    def say(self, warning: str) -> None:
+        """Say what is missing."""
+        self.short = True
+        self.notices.append(warning)
+
+    def entries(self) -> Iterator[Stored]:
+        """Walk the records that can be read. Raises StoreError for text that is not UTF-8, and as `open` does."""
+        try:
+            for entry in self._listing.entries:
+                if isinstance(entry, Unreadable):
+                    self._lack(f"unreadable ({_reason(entry)}) at {entry.path}")
+                elif isinstance(entry.document, InvalidText):
+                    raise _InvalidTextError(f"state unreadable: invalid UTF-8 in persisted log record at {entry.path}")
+                else:
+                    yield entry
+        except _InvalidTextError:
+            raise
+        except StoreError as error:
+            self._fail(error)
+
+    def settle(self) -> None:
+        """Add what there is to say to the trail."""
+        if self.short:
+            self._trail.lacks(self.prefix)
+        self._trail.notices += self.notices
+
+
+class _InvalidTextError(StoreError):
+    """A record whose text cannot be shown as it is; unlike a broken one, it is never passed over."""
+
+
+def _reason(error: Unreadable) -> str:
+    """Say what is wrong with a record without naming it twice."""
+    return str(error).removeprefix("state unreadable: ").removesuffix(f" at {error.path}")
