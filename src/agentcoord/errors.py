@@ -94,6 +94,10 @@ class Conflict(StoreError):
         super().__init__(f"state already exists at {path}" if exists else f"state changed at {path}")
 
 
+class TooMany(StoreError):
+    """A prefix holds more records than its reader may look at; none of them was decoded."""
+
+
 class Defect(StrEnum):
     """Why one record cannot be read; the value is how a status note puts it (spec: cli §8.3)."""
 

@@ -126,7 +126,8 @@ def test_a_claim_whose_answer_is_lost_is_known_all_the_same(line: Line, state: S
 
     server.answering = losing
     assert line("claim", "--agent-id", "a1", *ITEM, "--batch-id", "b1").exit == 0
-    assert [asked.method for asked in server.asked] == ["GET", "PUT", "GET", "PUT", "GET"]
+    assert [asked.method for asked in server.asked] == ["GET", "PUT", "GET", "GET", "PUT", "GET"]
+    assert server.targets("GET").count("/v1/whoami") == 1
     assert len(state.records) == 2
     server.answering = lambda asked: Reply(closes=True) if asked.method == "PUT" else state(asked)
     output = line("claim", "--agent-id", "a1", *ITEM)

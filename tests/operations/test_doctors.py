@@ -5,12 +5,15 @@ from typing import Any
 
 import pytest
 
-from agentcoord.errors import ConfigError, StackUsageError, StoreError, UsageError
+from agentcoord.errors import ConfigError, Rejected, StackUsageError, StoreError, UsageError
 from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
+from agentcoord.operations.doctor.fleet import Bearer, check_fleet, look_at_fleet
 from agentcoord.operations.doctor.report import Backend, Report, environment_identity, examine, held_against
 from agentcoord.operations.doctor.stack import StackReport, examine_stack
 from agentcoord.protocol.identity import NOBODY, Identity
+from agentcoord.protocol.records import ATTENTION_SCAN
 from agentcoord.stores.local import LocalStore
+from agentcoord.stores.memory import MemoryStore
 from tests.stores.layout import lay
 
 HERE = Backend(kind="local", root="/state")
@@ -197,3 +200,46 @@ def test_the_component_report_takes_known_shapes_only(prefix: str, fault: str) -
 )
 def test_a_stack_report_looks_at_directories_and_records(prefix: str) -> None:
     require_stack_prefix(prefix)
+
+
+class Fleet(MemoryStore):
+    """A backend that a fleet shares, which knows no token."""
+
+    async def check(self, *, writable: bool, prefix: str | None = None) -> None:
+        raise Rejected("401 unknown_token", status=401, reason="unknown_token")
+
+    async def whoami(self) -> Bearer | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("url", "local"),
+    [
+        ("http://localhost:8787", True),
+        ("http://127.0.0.1", True),
+        ("http://[::1]:80/coord", True),
+        ("https://***@localhost", True),
+        ("https://127.0.0.2", True),
+        ("https://LOCALHOST", True),
+        ("https://localhost.evil/", False),
+        ("https://127.0.0.1.evil", False),
+        ("https://h/a@localhost", False),
+        ("https://localhost@h", False),
+        (None, False),
+    ],
+)
+async def test_only_for_this_machine_the_way_to_another_token_is_a_local_one(url: str | None, local: bool) -> None:
+    with pytest.raises(StoreError, match="^401 unknown_token; the token is not known") as refused:
+        await check_fleet(Fleet(), url, deep=False, prefix=None)
+    assert (" --local " in str(refused.value)) == local
+
+
+async def test_more_attention_than_may_be_looked_at_is_known_whatever_the_store_calls_it() -> None:
+    fleet = Fleet()
+    for n in range(ATTENTION_SCAN):
+        fleet.plant(f"attention/w/o/r/{n}.json", b"{}")
+    assert (await look_at_fleet(fleet, None, "attention")).resources.results == {"attention": "ok"}
+    fleet.plant("attention/w/o/r/last.json", b"{}")
+    found = (await look_at_fleet(fleet, None, "attention")).resources
+    assert found.results == {"attention": "incomplete"}
+    assert found.notes == {"attention": "attention scan stopped at 1000 records; full validation is incomplete"}

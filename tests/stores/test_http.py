@@ -1,15 +1,18 @@
 """The HTTP store where the network and the server are at their worst."""
 
 import gzip
+import html
 import json
 import shutil
 import socket
 import ssl
 import subprocess
+import tracemalloc
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import anyio
 import pytest
@@ -204,6 +207,41 @@ async def test_what_a_server_repeats_of_a_token_is_not_repeated(backend: Backend
     store = backend.asking(lambda asked: error(400, "see https://me:pw@h/x"))
     with failing(f"{READ} failed: 400 see https://***@h/x"):
         await store.read(CLAIM)
+
+
+AWKWARD = "t0k\"en/<a&b>'%=\\+~"
+ESCAPES: dict[str, Callable[[str], str]] = {
+    "JSON": lambda token: json.dumps(token)[1:-1],
+    "JSON in JSON": lambda token: json.dumps(json.dumps(token))[3:-3],
+    "JSON with solidus": lambda token: json.dumps(token)[1:-1].replace("/", "\\/"),
+    "JSON all through": lambda token: "".join(f"\\u{ord(char):04X}" for char in token),
+    "HTML": html.escape,
+    "HTML twice": lambda token: html.escape(html.escape(token)),
+    "HTML in numbers": lambda token: "".join(f"&#{ord(char)};" for char in token),
+    "HTML in JSON": lambda token: json.dumps(html.escape(token))[1:-1],
+    "HTML by names": lambda token: token.replace("&", "&amp;").replace("'", "&apos;").replace("/", "&sol;"),
+    "URL": lambda token: quote(token, safe=""),
+    "URL in part": lambda token: quote(token).lower(),
+    "URL twice": lambda token: quote(quote(token, safe=""), safe=""),
+}
+
+
+@pytest.mark.parametrize("escape", ESCAPES)
+@pytest.mark.parametrize("coded", [True, False])
+async def test_what_a_server_escapes_of_a_token_is_not_repeated(backend: Backend, escape: str, coded: bool) -> None:
+    escaped = ESCAPES[escape](AWKWARD)
+    assert escaped != AWKWARD
+    body = f"bad token {escaped} &c."
+    sent = error(401, body) if coded else reply(401, body.encode())
+    with failing(f"{READ} failed: 401 bad token *** &c."):
+        await backend.asking(lambda asked: sent, token=AWKWARD).read(CLAIM)
+
+
+async def test_a_text_made_to_be_searched_forever_is_not(backend: Backend) -> None:
+    for text in ("\\" * 60_000, "&amp;" * 12_000, "%25" * 20_000, "&#" + "0" * 60_000):
+        store = backend.asking(lambda asked, text=text: reply(401, text.encode()), token="\\" * 40 + '"%&;')
+        with pytest.raises(Rejected):
+            await store.read(CLAIM)
 
 
 MISSHAPEN: list[tuple[str, object, str]] = [
@@ -443,6 +481,55 @@ async def test_an_answer_without_end_is_given_up(backend: Backend, packed: bool)
     assert await backend.asking(lambda asked: sent, largest=6000).read(CLAIM) is not None
 
 
+async def test_a_body_that_unpacks_to_a_thousand_times_as_much_costs_no_more_than_its_bound(backend: Backend) -> None:
+    bomb = reply(200, gzip.compress(bytes(32 * 1024 * 1024)), "Content-Encoding: gzip")
+    store = backend.asking(lambda asked: bomb, largest=5000)
+    tracemalloc.start()
+    try:
+        with failing("http backend answered with more than 5000 bytes"):
+            await store.read(CLAIM)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 4 * 1024 * 1024
+
+
+PACKED = gzip.compress(b'{"data":1,"version":1}')
+
+
+@pytest.mark.parametrize(
+    ("body", "coding", "fault"),
+    [
+        (gzip.compress(PACKED), "gzip, gzip", "packed as nobody asked for: gzip, gzip"),
+        (PACKED, "br", "packed as nobody asked for: br"),
+        (PACKED, "identity, gzip, deflate", "packed as nobody asked for: gzip, deflate"),
+        (PACKED[:-9], "gzip", "packed wrongly: its end is missing"),
+        (PACKED + PACKED, "gzip", "packed wrongly: more follows its end"),
+        (b"{}", "gzip", "packed wrongly: Error -3 while decompressing data: incorrect header check"),
+    ],
+    ids=["twice", "another", "two", "cut", "two members", "not at all"],
+)
+async def test_a_body_that_is_packed_in_another_way_is_not_read(
+    backend: Backend, body: bytes, coding: str, fault: str
+) -> None:
+    store = backend.asking(lambda asked: reply(200, body, f"Content-Encoding: {coding}"))
+    with failing(f"http backend answered with a body {fault}", Unanswered) as refused:
+        await store.read(CLAIM)
+    assert isinstance(refused.value, Unanswered)
+    assert refused.value.sent
+
+
+@pytest.mark.parametrize("coding", ["gzip", "GZIP", "identity, gzip"])
+async def test_a_body_may_be_packed_once(backend: Backend, coding: str) -> None:
+    store = backend.asking(lambda asked: reply(200, PACKED, f"Content-Encoding: {coding}"))
+    assert await store.read(CLAIM) == Stored(CLAIM, 1, "1")
+    plain = backend.asking(lambda asked: reply(200, b'{"data":1,"version":1}', "Content-Encoding: identity"))
+    assert await plain.read(CLAIM) == Stored(CLAIM, 1, "1")
+    nothing = backend.asking(lambda asked: reply(502, b"", "Content-Encoding: gzip"))
+    with failing(f"{READ} failed: 502"):
+        await nothing.read(CLAIM)
+
+
 # Writes whose answer is lost -----------------------------------------------------------------------
 
 
@@ -474,7 +561,73 @@ async def test_a_write_that_happened_is_found_out(backend: Backend, how: str) ->
     store = backend.store(server, patience=HASTE)
     assert await store.write(CLAIM, {"n": 1.0, "a": ["ü"]}, version=None, note="") == "1"
     assert await store.write(CLAIM, {"n": 2}, version="1", note="") == "2"
-    assert [asked.method for asked in server.asked] == ["PUT", "GET", "PUT", "GET"]
+    assert [asked.method for asked in server.asked] == ["PUT", "GET", "GET", "PUT", "GET"]
+    assert server.targets("GET").count("/v1/whoami") == 1
+
+
+def seen(data: object, version: object, by: object = None, *, who: Reply | None = None) -> Answering:
+    """Lose the answers to writes, and show this record to whoever looks after them."""
+    shown = {"data": data, "version": version} | ({} if by is None else {"updated_by": by})
+    identity = reply(200, {"machine": "m1", "read_prefixes": [], "write_prefixes": []})
+
+    def answering(asked: Asked) -> Reply:
+        if asked.method == "PUT":
+            return error(503, "storage_unavailable")
+        return (who or identity) if asked.target.endswith("whoami") else reply(200, shown)
+
+    return answering
+
+
+SENT = {"a": 1, "b": [True, 1.0]}
+NOBODY = {"none": error(404, "route_not_found"), "broken": error(500, "internal"), "nonsense": reply(200, b"?")}
+
+
+@pytest.mark.parametrize(
+    ("named", "answering"),
+    [
+        (None, seen(SENT, 1)),
+        (None, seen({"b": [True, 1.0], "a": 1}, "1", "m1")),
+        ("2", seen(SENT, 3, "m1")),
+        ("v-a", seen(SENT, "v-b")),
+        ("v-a", seen(SENT, "v-b", "m1")),
+        *(("2", seen(SENT, 3, "m2", who=who)) for who in NOBODY.values()),
+    ],
+)
+async def test_what_was_sent_one_version_on_is_a_yes(backend: Backend, named: str | None, answering: Answering) -> None:
+    written = await backend.asking(answering).write(CLAIM, SENT, version=named, note="")
+    assert written == {None: "1", "2": "3", "v-a": "v-b"}[named]
+
+
+@pytest.mark.parametrize(
+    ("named", "answering"),
+    [
+        (None, seen(SENT, 2)),
+        (None, seen(SENT, 2, "m1")),
+        (None, seen(SENT, 1, "m2")),
+        (None, seen(SENT, 1, ["m1"])),
+        ("2", seen(SENT, 7)),
+        ("2", seen(SENT, 4, "m1")),
+        ("2", seen(SENT, 3, "m2")),
+        ("2", seen(SENT, 1)),
+        ("v-a", seen(SENT, "v-b", "m2")),
+        *((None, seen(SENT, 2, who=who)) for who in NOBODY.values()),
+        (None, seen({"a": True, "b": [True, 1.0]}, 1)),
+        (None, seen({"a": 1, "b": [1, 1.0]}, 1)),
+        (None, seen({"a": 1, "b": [True, 1]}, 1)),
+        ("2", seen({"a": "another's"}, 1)),  # removed and made anew: the version we named may yet come
+    ],
+)
+async def test_what_may_be_anothers_is_no_yes(backend: Backend, named: str | None, answering: Answering) -> None:
+    with failing(f"{WRITE} failed: 503 storage_unavailable", Rejected):
+        await backend.asking(answering).write(CLAIM, SENT, version=named, note="")
+
+
+@pytest.mark.parametrize(("named", "version"), [(None, 1), (None, 4), ("2", 3), ("2", 9), ("v-a", "v-b")])
+async def test_another_record_in_its_place_is_a_conflict(backend: Backend, named: str | None, version: object) -> None:
+    server = backend.serve(seen({"a": "another's"}, version, "m1"))
+    with pytest.raises(Conflict):
+        await backend.store(server).write(CLAIM, SENT, version=named, note="")
+    assert [asked.method for asked in server.asked] == ["PUT", "GET"]
 
 
 @pytest.mark.parametrize("how", LOSSES)

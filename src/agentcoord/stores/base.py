@@ -5,7 +5,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from agentcoord.errors import StoreError, Unreadable
+from agentcoord.errors import TooMany, Unreadable
 from agentcoord.protocol.documents import decode
 
 Version = str
@@ -42,9 +42,9 @@ class Listing(Struct, frozen=True):
 
 
 def require_few(prefix: str, count: int, at_most: int | None) -> None:
-    """Refuse to look at more records than a caller allows; None allows any number. Raises StoreError."""
+    """Refuse to look at more records than a caller allows; None allows any number. Raises TooMany."""
     if at_most is not None and count > at_most:
-        raise StoreError(f"state prefix {prefix} exceeds scan maximum {at_most}")
+        raise TooMany(f"state prefix {prefix} exceeds scan maximum {at_most}")
 
 
 class Store(Protocol):

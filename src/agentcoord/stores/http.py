@@ -1,8 +1,9 @@
 """Records on a server, over HTTP: one connection, one conditional request a write, and no guessing.
 
 A write is sent once. When its answer is lost, or is one that a gateway gives for a server it lost, the
-record is read back once: what we sent standing there is a yes, another's record a no, and everything
-else stays UNKNOWN, as the caller is told (spec: http §5, §6, §8).
+record is read back once. What we sent, one version further than ours and written by this machine as far
+as the backend says, is a yes; another's record is a no; everything else stays UNKNOWN, as the caller is
+told (spec: http §5, §6, §8).
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +12,7 @@ from operator import attrgetter
 import anyio
 
 from agentcoord.errors import Conflict, Defect, Rejected, StoreError, Unreadable, UsageError
-from agentcoord.protocol.documents import decode, encode
+from agentcoord.protocol.documents import canonical, decode, encode
 from agentcoord.protocol.paths import is_record, require_safe
 from agentcoord.settings.environment import Env
 from agentcoord.settings.selection import Secret
@@ -57,6 +58,7 @@ class HttpStore:
         self._base = base_of(url)
         self._token = token
         self._patience = patience
+        self._machine: str | None = None
         self._exchange = Exchange(self._base, token, env, patience=patience, largest=largest)
 
     async def read(self, path: str) -> Stored | None:
@@ -64,17 +66,19 @@ class HttpStore:
 
         Raises Unreadable for what only this record suffers from, StoreError for everything else.
         """
-        return await self._read(path, f"read {path}")
+        seen = await self._find(path, f"read {path}")
+        return None if seen is None else seen[0]
 
-    async def _read(self, path: str, action: str) -> Stored | None:
+    async def _find(self, path: str, action: str) -> tuple[Stored, object] | None:
+        """Read one record, and the machine that the backend says wrote it; None where it does not say."""
         _require_spelled(path)
         answer = await self._exchange.ask("GET", self._base.record(path))
         if answer.status == 404 and error_code(answer.body) == "not_found":
             return None
         if answer.status != 200:
             raise failure_of_reading(action, path, self._failure(action, answer))
-        data, version = read_record(answer.body, path)
-        return Stored(path, _decoded(path, data, decode), version)
+        found = read_record(answer.body, path)
+        return Stored(path, _decoded(path, found.data, decode), found.version), found.updated_by
 
     async def write(self, path: str, document: object, *, version: Version | None, note: str) -> Version:
         """Store a record if its path still holds `version`; None: if it holds none. `note` is not kept.
@@ -162,7 +166,7 @@ class HttpStore:
         """
         action = "verify readable"
         if prefix is not None and is_record(prefix):
-            await self._read(prefix, action)
+            await self._find(prefix, action)
         elif prefix is not None:
             _require_spelled(prefix)
             answer = await self._exchange.ask("GET", self._base.listing(prefix, None, 1))
@@ -194,29 +198,57 @@ class HttpStore:
     async def _look_after_write(
         self, path: str, document: object, version: Version | None, error: StoreError
     ) -> Version:
-        found = await self._look(path, error)
-        if found is None or found.version == version:
+        seen = await self._look(path, error)
+        if seen is None or seen[0].version == version:
             raise error  # not there, or not yet: what was sent may still be on its way
+        found, by = seen
+        steps = _steps(version, found.version)
+        if canonical(found.document) == canonical(document):
+            if steps in (None, 1) and await self._is_this_machine(by):
+                return found.version
+            raise error  # somebody else may have decided on the very same, before or after us
         if found.document == decode(encode(document)):
-            return found.version
+            raise error  # 1 and 1.0, say: a backend's own spelling of ours, or another's record
+        if steps is not None and steps < 1:
+            raise error  # counted anew after a removal, so it may yet come to the version we named
         raise Conflict(path, exists=version is None) from error
 
+    async def _is_this_machine(self, by: object) -> bool:
+        """Tell whether a record may be ours: nothing is held against it where nobody says who we are."""
+        if by is None:
+            return True
+        if self._machine is None:
+            try:
+                identity = await self.whoami()
+            except StoreError:
+                return True
+            self._machine = None if identity is None else identity.machine
+        return self._machine in (None, by)
+
     async def _look_after_delete(self, path: str, version: Version, error: StoreError) -> None:
-        found = await self._look(path, error)
-        if found is None:
+        seen = await self._look(path, error)
+        if seen is None:
             return
-        if found.version == version:
+        if seen[0].version == version:
             raise error
         raise Conflict(path) from error
 
-    async def _look(self, path: str, error: StoreError) -> Stored | None:
+    async def _look(self, path: str, error: StoreError) -> tuple[Stored, object] | None:
         """Read back what a write left, once. Raises the write's own error when nothing was sent or nothing is seen."""
         if isinstance(error, Unanswered) and not error.sent:
             raise error
         try:
-            return await self.read(path)
+            return await self._find(path, f"read {path}")
         except StoreError as blind:
             raise error from blind
+
+
+def _steps(version: Version | None, found: Version) -> int | None:
+    """Count the writes from the version a write named to the one found; None where versions do not count."""
+    named = "0" if version is None else version
+    if not all(text.isascii() and text.isdecimal() for text in (named, found)):
+        return None
+    return int(found) - int(named)
 
 
 def _walk(entries: Sequence[Entry], decode: Decode) -> Iterator[Stored | Unreadable]:

@@ -7,7 +7,8 @@ the backend may have acted on it (spec: http §8).
 import os
 import socket
 import ssl
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
 import anyio
@@ -25,6 +26,9 @@ LARGEST_ANSWER = 64 * 1024 * 1024
 """Bytes of one answer, unpacked; a listing may take several."""
 
 _LARGEST_REFUSAL = 64 * 1024
+_LONGEST_FAULT = 200
+_PIECE = 64 * 1024
+_GZIP = 31  # what zlib calls gzip and nothing else, with the largest window
 _CLOSING = 2.0
 
 
@@ -81,6 +85,41 @@ class _Course:
         return ended or isinstance(error, httpx.ReadError | httpx.WriteError)
 
 
+class _Unpacking:
+    """Unpacks a body as it comes, piece by piece: a few bytes may become thousands of times as many.
+
+    The library's own would unpack all that came before anybody could count it, and as often as the answer asks.
+    """
+
+    def __init__(self, headers: httpx.Headers) -> None:
+        named = (coding.strip().lower() for coding in headers.get_list("content-encoding", split_commas=True))
+        codings = [coding for coding in named if coding not in ("", "identity")]
+        if codings not in ([], ["gzip"]):
+            raise _unreadable(f"packed as nobody asked for: {', '.join(codings)}")
+        self._gzip = zlib.decompressobj(_GZIP) if codings else None
+        self._begun = False
+
+    def pieces(self, packed: bytes) -> Iterator[bytes]:
+        """Give what the next bytes of a body stand for. Raises Unanswered."""
+        if self._gzip is None:
+            yield packed
+            return
+        while packed:
+            if self._gzip.eof:
+                raise _unreadable("packed wrongly: more follows its end")
+            self._begun = True
+            try:
+                yield self._gzip.decompress(packed, _PIECE)
+            except zlib.error as error:
+                raise _unreadable(f"packed wrongly: {error}") from error
+            packed = self._gzip.unconsumed_tail or self._gzip.unused_data
+
+    def end(self) -> None:
+        """Note that nothing more comes. Raises Unanswered when something is missing."""
+        if self._gzip is not None and self._begun and not self._gzip.eof:
+            raise _unreadable("packed wrongly: its end is missing")
+
+
 class Exchange:
     """Asks one backend, over one connection that is kept; nothing connects before the first request.
 
@@ -128,14 +167,10 @@ class Exchange:
     async def _answer(self, client: httpx.AsyncClient, request: httpx.Request) -> Answer:
         response = await client.send(request, stream=True)
         try:
-            body = bytearray()
             refused = not response.is_success
-            async for chunk in response.aiter_bytes():
-                body += chunk
-                if refused and len(body) > _LARGEST_REFUSAL:
-                    break
-                if len(body) > self._largest:
-                    raise Unanswered(f"http backend answered with more than {self._largest} bytes", sent=True)
+            body = await _body(response, _LARGEST_REFUSAL if refused else self._largest)
+            if not refused and len(body) > self._largest:
+                raise Unanswered(f"http backend answered with more than {self._largest} bytes", sent=True)
             return Answer(response.status_code, bytes(body))
         finally:
             await response.aclose()
@@ -197,6 +232,23 @@ class Exchange:
                 return "timed out: too many requests at a time"
             case _:
                 return _cause(error)
+
+
+async def _body(response: httpx.Response, most: int) -> bytearray:
+    """Read and unpack a body; of one that is longer than `most`, little more than that. Raises Unanswered."""
+    body = bytearray()
+    unpacking = _Unpacking(response.headers)
+    async for packed in response.aiter_raw():
+        for piece in unpacking.pieces(packed):
+            body += piece
+            if len(body) > most:
+                return body
+    unpacking.end()
+    return body
+
+
+def _unreadable(how: str) -> Unanswered:
+    return Unanswered(one_line(f"http backend answered with a body {how}")[:_LONGEST_FAULT], sent=True)
 
 
 def _root(error: BaseException) -> BaseException:

@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw, Struct
 
-from agentcoord.errors import Defect, Rejected, StoreError, Unreadable
+from agentcoord.errors import Defect, Rejected, StoreError, TooMany, Unreadable
 from agentcoord.protocol.paths import over_cap
 from agentcoord.stores.httpaddress import HEADER_VALUE
 
@@ -25,6 +25,17 @@ class Entry(Struct, frozen=True):
     path: str
     data: Raw
     version: int | str
+
+
+class Found(Struct, frozen=True):
+    """One record that was read: its JSON as it came, its version as a text.
+
+    `updated_by` is the machine that wrote it, as the backend says; None when it does not say.
+    """
+
+    data: bytes
+    version: str
+    updated_by: object
 
 
 class Page(Struct, frozen=True):
@@ -47,6 +58,7 @@ class _Record(Struct, frozen=True):
     data: Raw
     version: int | str
     path: str | None = None
+    updated_by: object = None  # an oddity in it spoils no record, and equals no machine
 
 
 class _Written(Struct, frozen=True):
@@ -80,8 +92,8 @@ def read_page(body: bytes, prefix: str) -> Page:
     return page
 
 
-def read_record(body: bytes, path: str) -> tuple[bytes, str]:
-    """Read one record: its JSON and its version. Raises StoreError saying what is wrong with the answer."""
+def read_record(body: bytes, path: str) -> Found:
+    """Read one record. Raises StoreError saying what is wrong with the answer."""
     action = f"read {path}"
     try:
         record = _record.decode(body)
@@ -91,7 +103,7 @@ def read_record(body: bytes, path: str) -> tuple[bytes, str]:
         raise _not_json(action, error) from error
     if record.path not in (None, path):
         raise _malformed(action, "another record's path")
-    return bytes(record.data), version_of(record.version, action)
+    return Found(bytes(record.data), version_of(record.version, action), record.updated_by)
 
 
 def read_written(body: bytes, path: str) -> str:
@@ -137,7 +149,7 @@ def failure(action: str, status: int, body: bytes, secret: str) -> Rejected:
     """Say that the backend answered with a status nobody asked for; the token is left out wherever it comes from."""
     said = error_code(body)
     text = body.decode(errors="replace") if said is None else said
-    reason = one_line(text.replace(secret, "***"))[:LONGEST_REASON]
+    reason = one_line(_without(secret, text))[:LONGEST_REASON]
     return Rejected(f"http backend {action} failed: {status} {reason}".rstrip(), status=status, reason=reason)
 
 
@@ -150,9 +162,9 @@ def failure_of_reading(action: str, path: str, error: Rejected) -> StoreError:
     return error
 
 
-def too_many(prefix: str, maximum: int) -> StoreError:
+def too_many(prefix: str, maximum: int) -> TooMany:
     """Say that a prefix holds more records than its reader may look at."""
-    return StoreError(f"http backend list {prefix} exceeds scan maximum {maximum}")
+    return TooMany(f"http backend list {prefix} exceeds scan maximum {maximum}")
 
 
 def repeated_cursor(prefix: str) -> StoreError:
@@ -164,6 +176,30 @@ def one_line(text: str) -> str:
     """Make one line of what somebody else said, without the userinfo of the URLs in it."""
     line = re.sub(r"[\x00-\x1f\x7f-\x9f\s]+", " ", text).strip()
     return re.sub(r"://[^\s/]*@", "://***@", line)
+
+
+def _without(secret: str, text: str) -> str:
+    """Take a secret out of a text, also where it was escaped for JSON, HTML or a URL, and a few times over."""
+    text = text.replace(secret, "***")
+    if not any(mark in text for mark in "\\%&"):
+        return text  # nothing is escaped in it, as in nearly all that a backend says
+    spelled = {char: _spellings(char) for char in set(secret)}
+    return re.sub("".join(spelled[char] for char in secret), "***", text)
+
+
+def _spellings(char: str) -> str:
+    """Give a pattern for all that a character of a secret may be spelled as."""
+    from html.entities import html5  # only here: hardly any command meets a text that needs it
+
+    code = ord(char)
+    names = "|".join(name.rstrip(";") for name, meant in html5.items() if meant == char)
+    named = f"|{names}" if names else ""
+    literal = r"\\\\|\\" if char == "\\" else rf"\\{{0,3}}+{re.escape(char)}"
+    # Atomic and bounded: a text made for it would otherwise take forever.
+    return (
+        rf"(?>\\{{1,3}}(?i:u00{code:02x}|x{code:02x})|\\{{0,3}}+(?i:%(?:25)*{code:02x})"
+        rf"|\\{{0,3}}+&(?:amp;)*(?:(?i:#0*{code}|#x0*{code:x}){named});?|{literal})"
+    )
 
 
 _BROKEN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)

@@ -4,7 +4,7 @@ from typing import Protocol, cast
 
 from msgspec import Struct, field
 
-from agentcoord.errors import Defect, Rejected, StoreError, Unreadable
+from agentcoord.errors import Defect, Rejected, StoreError, TooMany, Unreadable
 from agentcoord.operations.context import objects, require_object
 from agentcoord.operations.doctor.checks import Resources
 from agentcoord.protocol.documents import Document
@@ -21,7 +21,7 @@ _RECOVERY = (
 )
 
 
-class TokenIdentity(Protocol):
+class Bearer(Protocol):
     """Whom a backend takes the bearer of a token for."""
 
     @property
@@ -47,7 +47,7 @@ class FleetStore(Store, Protocol):
         """Ask whether the backend answers, and lets this token see a prefix. Raises StoreError."""
         ...
 
-    async def whoami(self) -> TokenIdentity | None:
+    async def whoami(self) -> Bearer | None:
         """Ask whom the backend takes us for; None when it cannot say. Raises StoreError."""
         ...
 
@@ -128,9 +128,7 @@ async def _look(store: FleetStore, prefix: str) -> tuple[str, str | None]:
         if error.unsupported and family in _UNSUPPORTED:
             return "unsupported", f"{family.removesuffix('s')} state not supported by backend"
         raise
-    except StoreError as error:
-        if str(error) != f"http backend list {prefix} exceeds scan maximum {ATTENTION_SCAN}":
-            raise
+    except TooMany:
         return "incomplete", f"attention scan stopped at {ATTENTION_SCAN} records; full validation is incomplete"
     return ("filtered", f"{prefix} filtered by scoped token") if listing.filtered else ("ok", None)
 
@@ -138,7 +136,9 @@ async def _look(store: FleetStore, prefix: str) -> tuple[str, str | None]:
 def _recoverable(error: Rejected, resource: str, url: str | None) -> StoreError:
     if error.status != 401:
         return error
-    here = any(host in (url or "") for host in ("//localhost", "//127.0.0.1", "//[::1]", "@localhost", "@127.0.0.1"))
+    from agentcoord.stores.httpaddress import base_of  # only here: hardly any doctor meets an unknown token
+
+    here = url is not None and base_of(url).loopback
     command = _RECOVERY.format(local="--local " if here else "")
     return StoreError(
         f"{error}; the token is not known, so {resource} cannot be checked. Replace it with {command} (on a server of "
