@@ -23,6 +23,6 @@ VOLUME ["/var/lib/agent-coord"]
 EXPOSE 8787
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=30s --timeout=5s --start-period=20s --retries=3 \
-    CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8787/v1/health', timeout=3)"]
+    CMD ["python", "-c", "import urllib.request as u; u.build_opener(u.ProxyHandler({})).open('http://127.0.0.1:8787/v1/health', timeout=3)"]
 ENTRYPOINT ["agentcoordd"]
 CMD ["server", "--listen", "0.0.0.0:8787"]

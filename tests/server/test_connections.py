@@ -5,8 +5,9 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -174,6 +175,83 @@ def test_who_expects_leave_to_send_gets_it(server: Running, caller: Caller, mine
         assert rest(connection).startswith(b"HTTP/1.1 201 ")
 
 
+@pytest.mark.parametrize(
+    ("begun", "more"),
+    [(b"0\r\n", b"a: b\r\n" * 2000), (b"0\r\nx: ", b"y" * 12_000), (b"1;", b"y" * 12_000)],
+    ids=["fields", "one field", "what a chunk says of itself"],
+)
+def test_what_stands_behind_a_body_does_not_go_on_for_ever(server: Running, begun: bytes, more: bytes) -> None:
+    with wire(server) as connection:
+        connection.sendall(b"POST /v1/health HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n" + begun)
+        try:
+            for _ in range(5_000):  # 60 MB, were they taken
+                connection.sendall(more)
+        except (BrokenPipeError, ConnectionResetError):
+            pass
+        else:
+            raise AssertionError("all of it was taken")
+    assert _answers(server)
+
+
+def test_what_stands_behind_a_body_is_no_header(server: Running, caller: Caller, mine: str) -> None:
+    path = f"events/{mine}/a.json"
+    head = f"PUT /v1/state/{path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {caller.token}\r\n".encode()
+    body = b"Transfer-Encoding: chunked\r\n\r\na\r\n" + b'{"data":1}' + b"\r\n0\r\nIf-None-Match: *\r\n\r\n"
+    with wire(server) as connection:
+        connection.sendall(head + body)
+        assert received(connection, until=b"}").endswith(b'{"error":"precondition_required"}')
+
+
+@pytest.mark.parametrize("more", ["", "Expect: 100-continue"])
+def test_who_is_refused_before_the_body_came_is_told_to_go(server: Running, mine: str, more: str) -> None:
+    with calling(server, "0" * 48) as stranger, wire(server) as connection:
+        connection.sendall(_put(stranger, f"events/{mine}/a.json", size=10, more=more))
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b"connection: close" in answer
+
+
+def test_who_is_refused_after_the_body_came_may_stay(server: Running, mine: str) -> None:
+    with calling(server, "0" * 48) as stranger, wire(server) as connection:
+        for _ in range(2):
+            connection.sendall(_put(stranger, f"events/{mine}/a.json", size=10) + b'{"data":1}')
+            assert received(connection, until=b"}").startswith(b"HTTP/1.1 401 ")
+
+
+@pytest.mark.parametrize(("asked", "least", "most"), [(17, 17, 17), (14_000, 0, 17)])
+def test_few_requests_wait_for_those_before_them(server: Running, asked: int, least: int, most: int) -> None:
+    with wire(server) as connection:
+        with suppress(OSError):  # it may be closed while this is on its way
+            get = b"GET /v1/whoami HTTP/1.1\r\nHost: h\r\n"
+            connection.sendall((get + b"\r\n") * (asked - 1) + get + b"Connection: close\r\n\r\n")
+        answers = rest(connection).count(b"HTTP/1.1 401 ")
+    assert least <= answers <= most
+    assert _answers(server)
+
+
+def test_an_answer_that_nobody_reads_is_given_up(sqlite: str) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    asking = f"Host: h\r\nAuthorization: Bearer {token}\r\n".encode()
+    with running(sqlite, unread_seconds=0.1) as server, calling(server, token) as caller:
+        for number in range(60):
+            caller.create(f"events/b/{number}.json", "x" * 200_000)
+        descriptors = Path(f"/proc/{server.process.pid}/fd")
+        open_before = len(list(descriptors.iterdir()))
+        for last in (b"", b"Connection: close\r\n"):  # the second is closing already when nobody reads it
+            with socket.socket() as unread:
+                unread.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                unread.settimeout(PATIENCE)
+                unread.connect((server.host, server.port))
+                unread.sendall(b"GET /v1/state?prefix=events/b HTTP/1.1\r\n" + asking + last + b"\r\n")
+                assert unread.recv(1) == b"H"  # now it is being answered
+                for _ in range(100_000):
+                    if len(list(descriptors.iterdir())) == open_before:
+                        break
+                else:
+                    raise AssertionError("it is still waited for")
+                assert len(rest(unread)) < 60 * 200_000
+
+
 # --- too many -----------------------------------------------------------------------------------------------------
 
 
@@ -288,6 +366,21 @@ def test_a_file_has_one_server(sqlite: str, tmp_path: Path) -> None:
         pass
 
 
+def test_too_few_descriptors_are_one_line(sqlite: str) -> None:
+    limited = f"ulimit -n 150 && exec {sys.executable} -m agentcoordd server --db {sqlite} --listen 127.0.0.1:0"
+    ran = subprocess.run(
+        ["/bin/sh", "-c", limited],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env={"PATH": os.defpath},
+    )
+    assert ran.returncode == 2
+    [line] = [line for line in ran.stderr.splitlines() if not LOG.match(line)]
+    assert line.startswith("a limit of 150 open files is too low: ")
+
+
 def test_an_address_has_one_server(sqlite: str, tmp_path: Path) -> None:
     with running(sqlite) as server:
         other = f"sqlite:///{tmp_path}/other.db"
@@ -372,6 +465,12 @@ def test_a_certificate_makes_it_https(sqlite: str, certificate: tuple[str, str])
         with wire(server) as plain:
             plain.sendall(b"GET /v1/health HTTP/1.1\r\nHost: h\r\n\r\n")
             assert b"200" not in rest(plain)
+
+
+def test_a_handshake_that_does_not_come_is_not_waited_for(sqlite: str, certificate: tuple[str, str]) -> None:
+    cert, key = certificate
+    with running(sqlite, certificate=cert, key=key, head_seconds=0.2) as server, wire(server) as connection:
+        assert rest(connection) == b""
 
 
 def test_a_certificate_that_cannot_be_used_is_one_line(db: str, certificate: tuple[str, str], tmp_path: Path) -> None:

@@ -175,11 +175,10 @@ def disk(tmp_path: Path) -> Generator[Path]:
 
 def fill(disk: Path, caller: Caller, first: int) -> int:
     """Write records until there is no room; give the number of the one that was refused."""
-    with (disk / "filler").open("wb") as filler:
+    with (disk / "filler").open("wb", buffering=0) as filler:
         while True:
             try:
                 filler.write(b"\0" * 65_536)
-                filler.flush()
             except OSError:
                 break
     os.truncate(disk / "filler", (disk / "filler").stat().st_size - 400_000)

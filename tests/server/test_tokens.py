@@ -95,6 +95,13 @@ def test_nothing_is_done_before_all_is_checked(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("action", [["list"], ["revoke", "m"]])
+def test_no_database_is_made_to_look_into(tmp_path: Path, action: Sequence[str]) -> None:
+    answer = agentcoordd("token", *action, "--db", f"sqlite:///{tmp_path}/none/state.db")
+    assert answer == Answer(2, "", f"there is no database: {tmp_path}/none/state.db\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_answer_is_that_of_the_reference(db: str) -> None:
     scopes = ["--read-prefix", "claims", "--read-prefix", "events/b1"]
     answer = agentcoordd("token", "add", "m1", *scopes, "--db", db)

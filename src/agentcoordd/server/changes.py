@@ -12,7 +12,7 @@ from msgspec import Struct
 from agentcoord.protocol.scopes import coverage
 from agentcoordd.server.answers import Answer, Receive, Refusal, Scope, Send
 from agentcoordd.server.groups import open_tasks
-from agentcoordd.server.requests import bounded, listed_prefix, query_of
+from agentcoordd.server.requests import bounded, listed_prefix, query_of, require_get
 from agentcoordd.server.storage.base import Change, Machine, Storage, StorageDown
 
 LONGEST_WAIT = 60
@@ -55,8 +55,7 @@ async def follow(storage: Storage, scope: Scope, headers: Mapping[bytes, bytes],
 
     Returns None when a stream was sent. Raises Refusal.
     """
-    if scope["method"] != "GET":
-        raise Refusal(405, "method_not_allowed")
+    require_get(scope)
     asked = _asked(scope, headers)
     feed = await storage.feed()
     since = feed.head if asked.since is None else _position(asked.since, feed.name)

@@ -120,7 +120,7 @@ def _revoke(rest: list[str]) -> int:
     machine = tokens.require_machine(words[0])
 
     async def run() -> bool:
-        async with open_tokens(_database(*options)) as storage:
+        async with open_tokens(_database(*options), make=False) as storage:
             return await storage.revoke(machine)
 
     if not anyio.run(run):
@@ -136,7 +136,7 @@ def _list(rest: list[str]) -> int:
         raise UsageError(f"unexpected arguments: {' '.join(words)}")
 
     async def run() -> list[Grant]:
-        async with open_tokens(_database(*options)) as storage:
+        async with open_tokens(_database(*options), make=False) as storage:
             return list(await storage.grants())
 
     grants = anyio.run(run)

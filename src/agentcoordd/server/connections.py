@@ -14,17 +14,36 @@ HEAD_SECONDS = 10.0
 """How long the head of a request may take to arrive."""
 
 _HEAD_BYTES = 64 * 1024
-"""How long a head may be, as far as it did not come in one piece: who never ends it must not fill the memory."""
+"""How long a head may be, as far as it did not come in one piece: who never ends it must not fill the memory.
+
+The same goes for whatever else the parser keeps to itself: fields behind a chunked body, and what chunks say of
+themselves. The fields behind a body are dropped, and so is the connection when they never end.
+"""
+
+_PIPELINED = 16
+"""How many requests may wait behind one that is being answered; who sends more is cut off."""
+
+UNREAD_SECONDS = 60.0
+"""How long a caller may take for the next part of an answer."""
+
+_PART = 64 * 1024
+"""How many bytes of an answer have to be taken in that time, as far as there are so many."""
 
 
-def patient(limit: int, *, head_seconds: float = HEAD_SECONDS) -> type[HttpToolsProtocol]:
+def patient(
+    limit: int, *, head_seconds: float = HEAD_SECONDS, unread_seconds: float = UNREAD_SECONDS
+) -> type[HttpToolsProtocol]:
     """Give the protocol of a server that keeps at most so many connections open."""
     idle: dict[_Patient, None] = {}
 
     class Limited(_Patient):
-        _idle, _limit, _patience = idle, limit, head_seconds
+        _idle, _limit, _patience, _unread_patience = idle, limit, head_seconds, unread_seconds
 
     return Limited
+
+
+class _TooMuch(Exception):
+    """Stops the parser in the middle of what has come: the rest of it is not even looked at."""
 
 
 class _Patient(HttpToolsProtocol):
@@ -33,6 +52,7 @@ class _Patient(HttpToolsProtocol):
     _idle: dict["_Patient", None]
     _limit: int
     _patience: float
+    _unread_patience: float
 
     def __init__(
         self,
@@ -45,6 +65,7 @@ class _Patient(HttpToolsProtocol):
         self._head: asyncio.TimerHandle | None = None
         self._in_head = False
         self._arrived = 0
+        self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -56,15 +77,18 @@ class _Patient(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_head()
+        self._cancel_unread()
         self._idle.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self._in_head:
-            self._arrived += len(data)
+        self._arrived += len(data)
         super().data_received(data)
-        if self._in_head and self._arrived > _HEAD_BYTES and not self.transport.is_closing():
-            self._refuse(431, "head_too_large")
+        if self._arrived > _HEAD_BYTES and not self.transport.is_closing():
+            if self._in_head:
+                self._refuse(431, "head_too_large")
+            else:
+                self._close()
         # Something arrived, and it was not the end of a head: the time for it runs from its first byte.
         if self._head is None and self in self._idle:
             self._expect_head()
@@ -73,18 +97,53 @@ class _Patient(HttpToolsProtocol):
         self._in_head, self._arrived = True, 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:  # what comes behind a body is no header of the request, and nobody asked for it
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._arrived = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._arrived = 0
+        super().on_message_complete()
+
     def on_headers_complete(self) -> None:
-        self._in_head = False
+        if len(self.pipeline) >= _PIPELINED:
+            raise _TooMuch
+        self._in_head, self._arrived = False, 0
         self._cancel_head()
         self._idle.pop(self, None)
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        if not self.transport.is_closing() and self.cycle.response_complete:
+        if self.pipeline:  # enough has come for now
+            self.flow.pause_reading()
+        if self.transport.is_closing():
+            self._expect_reading()
+        elif self.cycle.response_complete:
             self._idle[self] = None
             if self._in_head:  # what came of the next request, while this one was answered, has had no time yet
                 self._expect_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._expect_reading()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self._cancel_unread()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def shutdown(self) -> None:
+        super().shutdown()
+        if self.transport.is_closing():
+            self._expect_reading()
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "bad_request")
@@ -97,7 +156,7 @@ class _Patient(HttpToolsProtocol):
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
             fields = b"content-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
             self.transport.write(head + fields % (answer.kind, len(answer.body)) + answer.body)
-        self.transport.close()
+        self._close()
 
     def _expect_head(self) -> None:
         self._idle.setdefault(self, None)
@@ -110,5 +169,28 @@ class _Patient(HttpToolsProtocol):
 
     def _give_up(self) -> None:
         self._head = None
+        self._close()
+
+    def _close(self) -> None:
         if not self.transport.is_closing():
             self.transport.close()
+            self._expect_reading()
+
+    def _expect_reading(self) -> None:
+        """Give the caller time for what was written; a connection that closes ends with what is still unread."""
+        if self._unread is None and self in self.connections:
+            size = self.transport.get_write_buffer_size()
+            self._unread = self.loop.call_later(self._unread_patience, self._read_enough, size)
+
+    def _cancel_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _read_enough(self, before: int) -> None:
+        self._unread = None
+        left, closing = self.transport.get_write_buffer_size(), self.transport.is_closing()
+        if before - left < min(_PART, before) or (closing and not left):
+            self.transport.abort()
+        elif left:
+            self._expect_reading()

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from urllib.parse import parse_qsl
 
 from msgspec import Struct
@@ -10,13 +11,17 @@ from msgspec import Struct
 from agentcoord.protocol.documents import decode, encode, is_document
 from agentcoord.protocol.paths import ACTIVE_RECORD_BYTES, ARCHIVE_RECORD_BYTES
 from agentcoord.protocol.scopes import is_directory_prefix, is_record_path
-from agentcoordd.server.answers import Receive, Refusal, Scope
+from agentcoordd.server.answers import Message, Receive, Refusal, Scope
 
 BODY_SECONDS = 30.0
 """How long a body may take to arrive: long enough for a slow line, too short to be held open with."""
 
 _ENVELOPE = 4096
 """Bytes that a body may have beyond the record in it."""
+
+_REST_SECONDS = 0.5
+_REST_BYTES = 64 * 1024
+"""How much of a body is still taken in when its request is refused already, and for how long."""
 
 _SAFE_INTEGER = 2**53 - 1
 _LARGEST_PAGE = 1000
@@ -146,6 +151,41 @@ async def data_of(path: str, headers: Mapping[bytes, bytes], receive: Receive) -
     if len(data) > cap:
         raise Refusal(413, "payload_too_large")
     return data.decode()
+
+
+def require_get(scope: Scope) -> None:
+    """Admit nothing but a GET. Raises Refusal."""
+    if scope["method"] != "GET":
+        raise Refusal(405, "method_not_allowed")
+
+
+def carries_body(headers: Mapping[bytes, bytes]) -> bool:
+    """Tell whether a request said that a body follows its head."""
+    return b"transfer-encoding" in headers or headers.get(b"content-length", b"0").strip(b"0") != b""
+
+
+class Body:
+    """What is received of a request, and whether all of it is."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive, self.whole = receive, False
+
+    async def __call__(self) -> Message:
+        """Receive the next part."""
+        message = await self._receive()
+        self.whole = message["type"] == "http.request" and not message.get("more_body", False)
+        return message
+
+    async def arrive(self) -> None:
+        """Take in a little more: who is refused amid sending might lose the answer with the connection."""
+        size = 0
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REST_SECONDS):
+                while not self.whole and size < _REST_BYTES:
+                    message = await self()
+                    if message["type"] == "http.disconnect":
+                        break
+                    size += len(message.get("body", b""))
 
 
 async def _body(receive: Receive, longest: int) -> bytes:

@@ -1,5 +1,6 @@
 """Running the server: from a database and an address to a process that answers, and ends when told to."""
 
+import asyncio
 import logging
 import resource
 import signal
@@ -7,6 +8,7 @@ import socket
 import ssl
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 
 import anyio
 import uvicorn
@@ -15,10 +17,11 @@ from msgspec import Struct
 from starlette.middleware.errors import ServerErrorMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentcoord.errors import StoreError
 from agentcoordd.server.changes import SILENCE
-from agentcoordd.server.connections import HEAD_SECONDS, patient
+from agentcoordd.server.connections import HEAD_SECONDS, UNREAD_SECONDS, patient
 from agentcoordd.server.groups import open_tasks
 from agentcoordd.server.state import StateApi
 from agentcoordd.server.storage.base import Storage
@@ -34,6 +37,9 @@ _DRAIN = 20
 _RESERVED = 128
 """Descriptors kept back from connections, for the database and whatever else."""
 
+_LEAST = 64
+"""Connections below which a server is of no use: it would close what has only just come."""
+
 _CONNECTIONS = 20_000
 
 
@@ -48,6 +54,7 @@ class Serving(Struct, frozen=True):
     certificate: str | None = None
     key: str | None = None
     head_seconds: float = HEAD_SECONDS
+    unread_seconds: float = UNREAD_SECONDS
     silence: float = SILENCE
     connections: int = _CONNECTIONS
 
@@ -55,12 +62,31 @@ class Serving(Struct, frozen=True):
 class _Server(uvicorn.Server):
     """Says when it has begun; and tells those who wait for news that it closes, before it waits for them."""
 
-    def __init__(self, config: uvicorn.Config, closing: anyio.Event, started: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        protocol: type[HttpToolsProtocol],
+        closing: anyio.Event,
+        started: Callable[[], None],
+    ) -> None:
         super().__init__(config)
-        self._closing, self._begun = closing, started
+        self._protocol, self._closing, self._begun = protocol, closing, started
+        self.handshake_seconds = HEAD_SECONDS
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # Not that of uvicorn, which gives a handshake a minute: until it is done, no limit counts the connection.
+        config = self.config
+        self.servers = [
+            await asyncio.get_running_loop().create_server(
+                partial(self._protocol, config, self.server_state, {}),
+                sock=listener,
+                ssl=config.ssl,
+                backlog=config.backlog,
+                ssl_handshake_timeout=self.handshake_seconds if config.ssl else None,
+            )
+            for listener in sockets or []
+        ]
+        self.started = True
         self._begun()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -94,9 +120,10 @@ async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[i
     closing = anyio.Event()
     async with open_storage(serving.db, keep=serving.keep) as storage:
         telemetry = Telemetry(say if serving.access_log else None)
+        protocol = patient(limit, head_seconds=serving.head_seconds, unread_seconds=serving.unread_seconds)
         config = uvicorn.Config(
             application(storage, telemetry, closing, serving.silence),
-            http=patient(limit, head_seconds=serving.head_seconds),
+            http=protocol,
             ws="none",
             lifespan="off",
             access_log=False,
@@ -116,7 +143,8 @@ async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[i
             say(f"listening on {scheme}://{_shown(serving.host)}:{port}")
             ready(port)
 
-        server = _Server(config, closing, started)
+        server = _Server(config, protocol, closing, started)
+        server.handshake_seconds = serving.head_seconds
         async with open_tasks() as tasks:
             await tasks.start(_exit_on_signal, server)  # before anybody hears that the server is there to be ended
             await server.serve(sockets=[listener])
@@ -165,10 +193,14 @@ def _shown(host: str) -> str:
 
 
 def _raised_limit() -> int:
-    """Take as many descriptors as the system lets this process have."""
+    """Take as many descriptors as the system lets this process have. Raises StoreError when they are too few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = _CONNECTIONS + _RESERVED if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS + _RESERVED)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-        return wanted
+    if wanted < _RESERVED + _LEAST:
+        raise StoreError(
+            f"a limit of {wanted} open files is too low: at least {_RESERVED + _LEAST} are needed; "
+            "raise it with ulimit -Hn, or with LimitNOFILE= in the unit"
+        )
     return wanted

@@ -3,11 +3,14 @@
 from hashlib import sha256
 
 import anyio
+from msgspec import structs
 
 from agentcoord.protocol.scopes import coverage, covers, may_delete
 from agentcoordd.server import changes
 from agentcoordd.server.answers import Answer, Receive, Refusal, Scope, Send, deliver, json_answer
 from agentcoordd.server.requests import (
+    Body,
+    carries_body,
     data_of,
     deleted_version,
     headers_of,
@@ -15,6 +18,7 @@ from agentcoordd.server.requests import (
     paging_of,
     query_of,
     record_path,
+    require_get,
     token_of,
     written_version,
 )
@@ -39,10 +43,17 @@ class StateApi:
         route = route_of(raw)
         with self._telemetry.request(scope, route) as seen:
             answer: Answer | None = None
+            headers = headers_of(scope)
+            body = Body(receive) if carries_body(headers) else None
             try:
-                answer = await self._answer(route, raw, scope, receive, send)
+                answer = await self._answer(route, raw, scope, headers, body or receive, send)
             except Refusal as refusal:
                 answer = refusal.answer
+                if body is not None and not body.whole and not answer.close:
+                    # Who waits for leave to send has sent nothing, and is not to be told to.
+                    if b"expect" not in headers:
+                        await body.arrive()
+                    answer = answer if body.whole else structs.replace(answer, close=True)
             except StorageDown as down:
                 seen.failed(down)
                 answer = Refusal(503, "storage_unavailable").answer
@@ -50,10 +61,11 @@ class StateApi:
             if answer is not None:
                 await deliver(answer, send)
 
-    async def _answer(self, route: str, raw: bytes, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+    async def _answer(
+        self, route: str, raw: bytes, scope: Scope, headers: dict[bytes, bytes], receive: Receive, send: Send
+    ) -> Answer | None:
         if route == "health":
             return await self._health()
-        headers = headers_of(scope)
         machine = await self._authenticated(headers)
         match route:
             case "record":
@@ -66,7 +78,7 @@ class StateApi:
                 )
                 return await changes.follow(self._storage, scope, headers, caller)
             case "whoami":
-                _require_get(scope)
+                require_get(scope)
                 return json_answer(
                     {
                         "machine": machine.name,
@@ -75,7 +87,7 @@ class StateApi:
                     }
                 )
             case "metrics":
-                _require_get(scope)
+                require_get(scope)
                 return self._telemetry.exposition()
             case _:
                 raise Refusal(404, "route_not_found")
@@ -97,7 +109,7 @@ class StateApi:
     async def _listing(self, machine: Machine, scope: Scope) -> Answer:
         query = query_of(scope)
         prefix = listed_prefix(query)
-        _require_get(scope)
+        require_get(scope)
         visible = coverage(machine.reads, prefix)
         if visible.forbidden:
             raise Refusal(403, "forbidden")
@@ -163,11 +175,6 @@ def route_of(raw: bytes) -> str:
         b"/v1/changes": "changes",
         b"/metrics": "metrics",
     }.get(raw, "unknown")
-
-
-def _require_get(scope: Scope) -> None:
-    if scope["method"] != "GET":
-        raise Refusal(405, "method_not_allowed")
 
 
 def _require_deletable(path: str, machine: Machine) -> None:

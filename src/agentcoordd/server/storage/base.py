@@ -20,10 +20,6 @@ class StorageDown(CoordError):
     """The database did not answer, or not in a way that tells what is stored. Nobody may take it for a yes or a no."""
 
 
-class CursorExpired(CoordError):
-    """The feed cannot be followed from a cursor: what came after it is no longer all known, or it is another feed's."""
-
-
 class Machine(Struct, frozen=True):
     """Who a token belongs to, and what it may see and change."""
 
@@ -59,6 +55,9 @@ class Write(Struct, frozen=True):
     data: str | None = None
     version: int = 0
 
+
+CHANGES_BYTES = 4 * 1024 * 1024
+"""How many bytes of records one look at the feed gives, and the last of them beyond that."""
 
 Verdict = int | None
 """The version that a write left behind (for a deletion: the one it removed); None when its condition did not hold."""
@@ -116,7 +115,10 @@ class Storage(Protocol):
         ...
 
     async def changes(self, since: int, prefix: str, coverage: Coverage, *, limit: int) -> tuple[Sequence[Change], int]:
-        """List changes after a number, in order and without a gap, and the number to go on from."""
+        """List changes after a number, in order and without a gap, and the number to go on from.
+
+        At most `limit`, and no more than make up CHANGES_BYTES.
+        """
         ...
 
     async def changed(self, after: int, *, seconds: float) -> None:

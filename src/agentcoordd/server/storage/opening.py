@@ -26,8 +26,11 @@ async def open_storage(url: str, *, keep: int) -> AsyncGenerator[Storage]:
 
 
 @asynccontextmanager
-async def open_tokens(url: str) -> AsyncGenerator[Storage]:
-    """Open a database to manage its tokens, beside the servers that may be running. Raises as `open_storage`."""
+async def open_tokens(url: str, *, make: bool = True) -> AsyncGenerator[Storage]:
+    """Open a database to manage its tokens, beside the servers that may be running.
+
+    Raises as `open_storage`; without `make` also StorageDown when there is no such file.
+    """
     if _is_postgres(url):
         from agentcoordd.server.storage.postgres import open_postgres_tokens
 
@@ -36,7 +39,7 @@ async def open_tokens(url: str) -> AsyncGenerator[Storage]:
     else:
         from agentcoordd.server.storage.sqlite import open_sqlite_tokens
 
-        async with open_sqlite_tokens(url) as storage:
+        async with open_sqlite_tokens(url, make=make) as storage:
             yield storage
 
 

@@ -12,13 +12,23 @@ import anyio
 import asyncpg
 
 from agentcoord.errors import UsageError
-from agentcoord.protocol.documents import encode
 from agentcoord.protocol.scopes import Coverage, read_scopes
 from agentcoordd.server.groups import open_tasks
-from agentcoordd.server.storage.base import Change, Feed, Grant, Machine, Page, Row, StorageDown, Verdict, Write
+from agentcoordd.server.storage.base import (
+    CHANGES_BYTES,
+    Change,
+    Feed,
+    Grant,
+    Machine,
+    Page,
+    Row,
+    StorageDown,
+    Verdict,
+    Write,
+)
 from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
-from agentcoordd.server.storage.query import ENTRY, below
+from agentcoordd.server.storage.query import ENTRY, below, stored_scopes
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
@@ -32,7 +42,12 @@ _CONNECTIONS = 8
 _PATIENCE = 10.0
 """Seconds that one statement may take before nothing is known of it."""
 
+_LISTINGS = 3
+"""Connections that listings may take at most: they are slow, and nothing else is to wait behind them."""
+
 _LISTING = 60.0
+"""Seconds that a listing may take, and may wait for its turn."""
+
 _RECONNECT = 1.0
 _PULSE = 1.0
 """Seconds between two looks at whether the connection that hears of revoked tokens is still there."""
@@ -132,9 +147,17 @@ async def _acquired(pool: "Pool[Any]") -> AsyncGenerator["PoolConnectionProxy[An
         raise _down(error) from error
 
 
+def _lost(connection: "PoolConnectionProxy[Any]") -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # the pool has taken it back by itself
+        return True
+
+
 def _down(error: BaseException) -> StorageDown:
     # The text of a connection error may carry the URL's password; the kind of the error never does.
-    return StorageDown(f"database error: {type(error).__name__}")
+    state = f" (SQLSTATE {error.sqlstate})" if isinstance(error, asyncpg.PostgresError) and error.sqlstate else ""
+    return StorageDown(f"database error: {type(error).__name__}{state}")
 
 
 async def _migrate(connection: "PoolConnectionProxy[Any]") -> None:
@@ -163,6 +186,7 @@ class PostgresStorage:
         self.committer = Committer(self._commit)
         self.closing = anyio.Event()
         self._pool, self._keep, self._poll = pool, keep, poll
+        self._listing = anyio.CapacityLimiter(_LISTINGS)
         self._news = anyio.Event()
         self._untrimmed = 0
         # Only one group is written at a time: its connection is kept, since borrowing one costs as much as a write.
@@ -204,11 +228,24 @@ class PostgresStorage:
         query = f"SELECT {ENTRY}, path FROM state WHERE {where} ORDER BY path"  # noqa: S608 - values come as marks
         if limit is not None:
             query = f"{query} LIMIT {limit + 1}"
-        async with _acquired(self._pool) as connection:
+        async with self._turn(), _acquired(self._pool) as connection:
             rows = await connection.fetch(query, *values, timeout=_LISTING)
         more = limit is not None and len(rows) > limit
         rows = rows[:limit]
         return Page([row[0] for row in rows], rows[-1][1] if rows else None, more)
+
+    @asynccontextmanager
+    async def _turn(self) -> AsyncGenerator[None]:
+        """Wait until a listing may begin. Raises StorageDown."""
+        try:
+            with anyio.fail_after(_LISTING):
+                await self._listing.acquire()
+        except TimeoutError as error:
+            raise StorageDown("too many listings are waiting") from error
+        try:
+            yield
+        finally:
+            self._listing.release()
 
     async def write(self, write: Write) -> Verdict:
         """Make one conditional change, durably."""
@@ -230,17 +267,24 @@ class PostgresStorage:
         # The head is read in the same statement, so in the same snapshot: what is not among the changes was not there.
         query = (
             "SELECT step.seq, step.path, step.version, step.deleted, step.updated_by, step.at, "  # noqa: S608 - as above
-            "CASE WHEN step.deleted THEN NULL ELSE state.data END, head.seq FROM "
-            "(SELECT coalesce(max(seq), 0) AS seq FROM changes) AS head LEFT JOIN "
-            f"(SELECT * FROM changes WHERE seq > $1 AND {where} ORDER BY seq LIMIT {limit}) AS step ON TRUE "
-            "LEFT JOIN state ON state.path = step.path AND state.version = step.version "
-            "AND state.updated_at = step.at ORDER BY step.seq"
+            "step.data, head.seq, step.last FROM "
+            "(SELECT coalesce(max(seq), 0) AS seq FROM changes) AS head LEFT JOIN ("
+            "SELECT *, max(seq) OVER () AS last, sum(size) OVER (ORDER BY seq) - size AS before FROM ("
+            # A length is known without the data, which are read of those alone that are told.
+            "SELECT told.*, state.data, coalesce(octet_length(state.data), 0) AS size FROM "
+            f"(SELECT * FROM changes WHERE seq > $1 AND {where} ORDER BY seq LIMIT {limit}) AS told "
+            # A record that was deleted and made anew has the same versions again: only its newest change is told apart.
+            "LEFT JOIN state ON NOT told.deleted AND state.path = told.path AND state.version = told.version "
+            "AND told.seq = (SELECT max(seq) FROM changes AS later WHERE later.path = told.path)"
+            f") AS sized) AS step ON step.before < {CHANGES_BYTES} ORDER BY step.seq"
         )
         async with _acquired(self._pool) as connection:
             rows = await connection.fetch(query, *values)
         found = [Change(row[0], row[1], row[2], row[3], row[4], row[5], row[6]) for row in rows if row[0] is not None]
         head: int = rows[0][7]
-        return found, found[-1].seq if len(found) == limit else max(head, since)
+        if found and (len(found) == limit or found[-1].seq < rows[0][8]):
+            return found, found[-1].seq
+        return found, max(head, since)
 
     async def changed(self, after: int, *, seconds: float) -> None:
         """Wait until there may be a change after a number, at most so long."""
@@ -272,7 +316,7 @@ class PostgresStorage:
             f"ON CONFLICT (machine) {replace if rotate else 'DO NOTHING'}"
         )
         async with _acquired(self._pool) as connection:
-            done = await connection.execute(query, machine, token_hash, _json(reads), _json(writes))
+            done = await connection.execute(query, machine, token_hash, stored_scopes(reads), stored_scopes(writes))
         return done.endswith(" 1")
 
     async def revoke(self, machine: str) -> bool:
@@ -350,6 +394,8 @@ class PostgresStorage:
             [write.machine for write in writes],
         )
         try:
+            if self._writer is not None and _lost(self._writer):
+                await self.let_go()
             if self._writer is None:
                 self._writer = await self._pool.acquire(timeout=_PATIENCE)
             query = "SELECT apply_writes($1, $2, $3, $4, $5)"
@@ -388,7 +434,3 @@ class _Values(list[object]):
     def mark(self, value: str) -> str:
         self.append(value)
         return f"${len(self)}"
-
-
-def _json(scopes: Sequence[str]) -> str:
-    return encode(list(scopes)).decode()

@@ -1,7 +1,8 @@
 """SQL that both databases understand: what a token may see, and how a record is written into a listing."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from agentcoord.protocol.documents import encode
 from agentcoord.protocol.scopes import Coverage
 
 ENTRY = (
@@ -9,6 +10,12 @@ ENTRY = (
     """|| CASE WHEN updated_by IS NULL THEN '}' ELSE ',"updated_by":"' || updated_by || '"}' END"""
 )
 """A record as the JSON object that a listing carries. Paths and machines have no character that JSON would escape."""
+
+
+def stored_scopes(scopes: Sequence[str]) -> str:
+    """Write scopes as the JSON text that `machines` has."""
+    return encode(list(scopes)).decode()
+
 
 Mark = Callable[[str], str]
 """Takes a value and gives the placeholder that stands for it."""

@@ -19,10 +19,10 @@ import anyio
 import anyio.to_thread
 
 from agentcoord.errors import UsageError
-from agentcoord.protocol.documents import encode
 from agentcoord.protocol.scopes import Coverage, read_scopes
 from agentcoordd.server.groups import open_tasks
 from agentcoordd.server.storage.base import (
+    CHANGES_BYTES,
     Change,
     Feed,
     Grant,
@@ -36,12 +36,15 @@ from agentcoordd.server.storage.base import (
 )
 from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
-from agentcoordd.server.storage.query import ENTRY, below
+from agentcoordd.server.storage.query import ENTRY, below, stored_scopes
 
 _T = TypeVar("_T")
 _SCHEME = "sqlite:///"
-_BUSY = 10.0
+_BUSY = 7.0
 """Seconds to wait for another process that has the file, such as one that adds a token."""
+
+_WAL_BYTES = 64 * 1024 * 1024
+"""What the journal shrinks to again after it had to grow, as while a backup is made."""
 
 _TRIM_EVERY = 1000
 """Changes between two looks at whether old ones can be forgotten."""
@@ -72,9 +75,15 @@ async def open_sqlite(url: str, *, keep: int) -> AsyncGenerator["SqliteStorage"]
 
 
 @asynccontextmanager
-async def open_sqlite_tokens(url: str) -> AsyncGenerator["SqliteStorage"]:
-    """Open the file for managing tokens, beside a server that may be running."""
-    async with _opened(path_of(url), keep=0) as storage:
+async def open_sqlite_tokens(url: str, *, make: bool = True) -> AsyncGenerator["SqliteStorage"]:
+    """Open the file for managing tokens, beside a server that may be running.
+
+    Raises StorageDown when it cannot be used, or is not there and not to be made.
+    """
+    path = path_of(url)
+    if not make:
+        _require_there(path)
+    async with _opened(path, keep=0) as storage:
         yield storage
 
 
@@ -87,9 +96,15 @@ async def _opened(path: str, *, keep: int) -> AsyncGenerator["SqliteStorage"]:
             writer, reader, lister = [connections.enter_context(closing(_connect(path))) for _ in range(3)]
             _migrate(writer)
             writer.execute("PRAGMA wal_autocheckpoint = 2000")
+            writer.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
             for connection in (reader, lister):
                 connection.execute("PRAGMA query_only = ON")
         yield SqliteStorage(writer, reader, lister, keep=keep)
+
+
+def _require_there(path: str) -> None:
+    if not os.path.exists(path):
+        raise StorageDown(f"there is no database: {path}")
 
 
 @contextmanager
@@ -153,7 +168,8 @@ def _migrate(connection: sqlite3.Connection) -> None:
             )
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # of some errors, SQLite has ended it already
+            connection.execute("ROLLBACK")
         raise
 
 
@@ -229,15 +245,17 @@ class SqliteStorage:
         where = below(prefix, coverage, values.mark, "changes.path")
         query = (
             "SELECT seq, changes.path, changes.version, deleted, changes.updated_by, at, "  # noqa: S608 - as above
-            "CASE WHEN deleted THEN NULL ELSE state.data END FROM changes "
+            # A record that was deleted and made anew has the same versions again: only its newest change is told apart.
+            "CASE WHEN deleted OR seq <> (SELECT max(seq) FROM changes AS later WHERE later.path = changes.path) "
+            "THEN NULL ELSE state.data END FROM changes "
             "LEFT JOIN state ON state.path = changes.path AND state.version = changes.version "
-            "AND state.updated_at = changes.at "
             f"WHERE seq > ? AND {where} ORDER BY seq LIMIT {limit}"
         )
         with _reported("changes"):
-            rows, head = await self._listed(partial(_changes, self._lister, query, values))
-        found = [Change(row[0], row[1], row[2], bool(row[3]), row[4], row[5], row[6]) for row in rows]
-        return found, found[-1].seq if len(found) == limit else max(head, since)
+            found, head = await self._listed(partial(_changes, self._lister, query, values))
+        if len(found) == limit or sum(map(_size, found)) >= CHANGES_BYTES:
+            return found, found[-1].seq
+        return found, max(head, since)
 
     async def changed(self, after: int, *, seconds: float) -> None:
         """Wait until there may be a change after a number, at most so long."""
@@ -267,7 +285,7 @@ class SqliteStorage:
         )
         try:
             with _reported("tokens"):
-                self._writer.execute(query, (machine, token_hash, _json(reads), _json(writes)))
+                self._writer.execute(query, (machine, token_hash, stored_scopes(reads), stored_scopes(writes)))
         except StorageDown as error:
             if isinstance(error.__cause__, sqlite3.IntegrityError):
                 return False
@@ -322,24 +340,30 @@ class _Values(list[object]):
         return "?"
 
 
-def _json(scopes: Sequence[str]) -> str:
-    return encode(list(scopes)).decode()
-
-
 def _all(connection: sqlite3.Connection, query: str, values: Sequence[object]) -> list[tuple[str, str]]:
     return connection.execute(query, values).fetchall()
 
 
-def _changes(
-    connection: sqlite3.Connection, query: str, values: Sequence[object]
-) -> tuple[list[tuple[int, str, int, int, str, str, str | None]], int]:
+def _changes(connection: sqlite3.Connection, query: str, values: Sequence[object]) -> tuple[list[Change], int]:
     """Read changes and the head of one and the same moment: what is not among them was not there yet."""
     connection.execute("BEGIN")
     try:
         (head,) = connection.execute("SELECT ifnull(max(seq), 0) FROM changes").fetchone()
-        return connection.execute(query, values).fetchall(), head
+        found: list[Change] = []
+        size = 0
+        with closing(connection.execute(query, values)) as rows:
+            for row in rows:
+                found.append(Change(row[0], row[1], row[2], bool(row[3]), row[4], row[5], row[6]))
+                size += _size(found[-1])
+                if size >= CHANGES_BYTES:
+                    break
+        return found, head
     finally:
         connection.execute("COMMIT")
+
+
+def _size(change: Change) -> int:
+    return len(change.data or "")
 
 
 def _transact(connection: sqlite3.Connection, writes: Sequence[Write], now: datetime) -> list[Verdict]:

@@ -9,6 +9,9 @@ CREATE TABLE changes (
     at text NOT NULL
 );
 
+-- Which change is the newest of a record: only that one carries data.
+CREATE INDEX changes_path ON changes (path, seq);
+
 CREATE TABLE feed (
     name text NOT NULL,
     forgotten bigint NOT NULL

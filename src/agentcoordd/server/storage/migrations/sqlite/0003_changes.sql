@@ -8,6 +8,9 @@ CREATE TABLE changes (
     at TEXT NOT NULL
 );
 
+-- Which change is the newest of a record: only that one carries data.
+CREATE INDEX changes_path ON changes (path, seq);
+
 CREATE TABLE feed (
     name TEXT NOT NULL,
     forgotten INTEGER NOT NULL
