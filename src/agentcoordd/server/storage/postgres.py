@@ -28,7 +28,7 @@ from agentcoordd.server.storage.base import (
 )
 from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
-from agentcoordd.server.storage.query import ENTRY, below, stored_scopes
+from agentcoordd.server.storage.query import Values, below, page_of, page_query, stored_scopes
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
@@ -221,18 +221,11 @@ class PostgresStorage:
 
     async def page(self, prefix: str, coverage: Coverage, *, after: str | None, limit: int | None) -> Page:
         """List what may be seen below a prefix, strictly after a path."""
-        values = _Values()
-        where = below(prefix, coverage, values.mark)
-        if after is not None:
-            where = f"{where} AND path > {values.mark(after)}"
-        query = f"SELECT {ENTRY}, path FROM state WHERE {where} ORDER BY path"  # noqa: S608 - values come as marks
-        if limit is not None:
-            query = f"{query} LIMIT {limit + 1}"
+        values = Values(_mark)
+        query = page_query(prefix, coverage, values, after, limit)
         async with self._turn(), _acquired(self._pool) as connection:
             rows = await connection.fetch(query, *values, timeout=_LISTING)
-        more = limit is not None and len(rows) > limit
-        rows = rows[:limit]
-        return Page([row[0] for row in rows], rows[-1][1] if rows else None, more)
+        return page_of(rows, limit)
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
@@ -262,7 +255,7 @@ class PostgresStorage:
 
     async def changes(self, since: int, prefix: str, coverage: Coverage, *, limit: int) -> tuple[Sequence[Change], int]:
         """List changes after a number, in order and without a gap, and the number to go on from."""
-        values = _Values([since])
+        values = Values(_mark, since)
         where = below(prefix, coverage, values.mark, "changes.path")
         # The head is read in the same statement, so in the same snapshot: what is not among the changes was not there.
         query = (
@@ -428,9 +421,5 @@ class PostgresStorage:
                 await connection.execute(query, self._keep)
 
 
-class _Values(list[object]):
-    """The values of a query in the order of its marks."""
-
-    def mark(self, value: str) -> str:
-        self.append(value)
-        return f"${len(self)}"
+def _mark(number: int) -> str:
+    return f"${number}"

@@ -1,9 +1,11 @@
 """SQL that both databases understand: what a token may see, and how a record is written into a listing."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from agentcoord.protocol.documents import encode
 from agentcoord.protocol.scopes import Coverage
+from agentcoordd.server.storage.base import Page
 
 ENTRY = (
     """'{"path":"' || path || '","data":' || data || ',"version":' || version """
@@ -37,3 +39,32 @@ def below(prefix: str, coverage: Coverage, mark: Mark, column: str = "path") -> 
         ]
         parts.append(f"({' OR '.join(admitted) or 'FALSE'})")
     return " AND ".join(parts) or "TRUE"
+
+
+class Values(list[object]):
+    """The values of a query in the order of its marks; `spelled` gives the mark of each by its number, from 1."""
+
+    def __init__(self, spelled: Callable[[int], str], *first: object) -> None:
+        super().__init__(first)
+        self._spelled = spelled
+
+    def mark(self, value: str) -> str:
+        """Take a value and give its mark."""
+        self.append(value)
+        return self._spelled(len(self))
+
+
+def page_query(prefix: str, coverage: Coverage, values: Values, after: str | None, limit: int | None) -> str:
+    """Ask for the entries of a page and their paths, and for one more than its limit to know whether there are more."""
+    where = below(prefix, coverage, values.mark)
+    if after is not None:
+        where = f"{where} AND path > {values.mark(after)}"
+    query = f"SELECT {ENTRY}, path FROM state WHERE {where} ORDER BY path"  # noqa: S608 - values come as marks
+    return query if limit is None else f"{query} LIMIT {limit + 1}"
+
+
+def page_of(rows: Sequence[Any], limit: int | None) -> Page:
+    """Make a page of what `page_query` gave."""
+    more = limit is not None and len(rows) > limit
+    rows = rows[:limit]
+    return Page([row[0] for row in rows], rows[-1][1] if rows else None, more)

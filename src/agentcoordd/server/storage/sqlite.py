@@ -36,7 +36,7 @@ from agentcoordd.server.storage.base import (
 )
 from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
-from agentcoordd.server.storage.query import ENTRY, below, stored_scopes
+from agentcoordd.server.storage.query import Values, below, page_of, page_query, stored_scopes
 
 _T = TypeVar("_T")
 _SCHEME = "sqlite:///"
@@ -215,18 +215,11 @@ class SqliteStorage:
 
     async def page(self, prefix: str, coverage: Coverage, *, after: str | None, limit: int | None) -> Page:
         """List what may be seen below a prefix, strictly after a path."""
-        values = _Values()
-        where = below(prefix, coverage, values.mark)
-        if after is not None:
-            where = f"{where} AND path > {values.mark(after)}"
-        query = f"SELECT {ENTRY}, path FROM state WHERE {where} ORDER BY path"  # noqa: S608 - values come as marks
-        if limit is not None:
-            query = f"{query} LIMIT {limit + 1}"
+        values = Values(_mark)
+        query = page_query(prefix, coverage, values, after, limit)
         with _reported(prefix):
             rows = await self._listed(partial(_all, self._lister, query, values))
-        more = limit is not None and len(rows) > limit
-        rows = rows[:limit]
-        return Page([entry for entry, _ in rows], rows[-1][1] if rows else None, more)
+        return page_of(rows, limit)
 
     async def write(self, write: Write) -> Verdict:
         """Make one conditional change, durably."""
@@ -241,7 +234,7 @@ class SqliteStorage:
 
     async def changes(self, since: int, prefix: str, coverage: Coverage, *, limit: int) -> tuple[Sequence[Change], int]:
         """List changes after a number, in order and without a gap, and the number to go on from."""
-        values = _Values([since])
+        values = Values(_mark, since)
         where = below(prefix, coverage, values.mark, "changes.path")
         query = (
             "SELECT seq, changes.path, changes.version, deleted, changes.updated_by, at, "  # noqa: S608 - as above
@@ -316,28 +309,19 @@ class SqliteStorage:
     async def _commit(self, writes: Sequence[Write]) -> Sequence[Verdict]:
         now = datetime.now(UTC)
         with _reported("write"):
-            verdicts = await anyio.to_thread.run_sync(
-                partial(_transact, self._writer, writes, now), limiter=self._writing
-            )
+            verdicts = await self._written(partial(_transact, self._writer, writes, now))
         news, self._news = self._news, anyio.Event()
         news.set()
         self._untrimmed += len(writes)
         if self._untrimmed >= _TRIM_EVERY:
             self._untrimmed = 0
-            with (
-                suppress(StorageDown),
-                _reported("changes"),
-            ):  # the writes are stored; old changes wait for another time
-                await anyio.to_thread.run_sync(partial(_trim, self._writer, self._keep), limiter=self._writing)
+            with suppress(StorageDown), _reported("changes"):  # the writes are stored; old changes can wait
+                await self._written(partial(_trim, self._writer, self._keep))
         return verdicts
 
 
-class _Values(list[object]):
-    """The values of a query in the order of its marks."""
-
-    def mark(self, value: str) -> str:
-        self.append(value)
-        return "?"
+def _mark(_: int) -> str:
+    return "?"
 
 
 def _all(connection: sqlite3.Connection, query: str, values: Sequence[object]) -> list[tuple[str, str]]:
