@@ -55,8 +55,8 @@ class Connection(asyncio.Protocol):
     """One keep-alive connection: sends a request, waits for the whole answer. As little client as can be."""
 
     def __init__(self) -> None:
-        self._buffer = b""
-        self._wanted = -1
+        self._parts: list[bytes] = []
+        self._missing = 0
         self._answer: asyncio.Future[bytes] | None = None
         self._transport: asyncio.Transport | None = None
 
@@ -65,15 +65,16 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # pyright: ignore[reportAttributeAccessIssue]
 
     def data_received(self, data: bytes) -> None:
-        """Collect the answer by its content length."""
-        self._buffer += data
-        if self._wanted < 0 and (end := self._buffer.find(b"\r\n\r\n")) >= 0:
-            head = self._buffer[:end].lower()
+        """Collect the answer by its content length; a long one in parts, not anew with each of them."""
+        if not self._parts:
+            end = data.index(b"\r\n\r\n")
+            head = data[:end].lower()
             at = head.index(b"content-length: ") + 16
-            self._wanted = end + 4 + int(head[at:].split(b"\r\n", 1)[0])
-        if 0 <= self._wanted <= len(self._buffer) and self._answer is not None:
-            answer, self._buffer = self._buffer[: self._wanted], self._buffer[self._wanted :]
-            self._wanted = -1
+            self._missing = end + 4 + int(head[at:].split(b"\r\n", 1)[0])
+        self._parts.append(data)
+        self._missing -= len(data)
+        if not self._missing and self._answer is not None:
+            answer, self._parts = b"".join(self._parts), []
             self._answer.set_result(answer)
 
     async def ask(self, request: bytes) -> bytes:

@@ -70,7 +70,8 @@ def _enlarge(db: Path) -> None:
     row = ('"' + "x" * 200_000 + '"',)
     with closing(sqlite3.connect(db)) as connection, connection:
         connection.executemany(
-            "INSERT INTO state VALUES ('archive/batches/b' || hex(randomblob(8)) || '.json', ?, 1, 'then', 'm')",
+            "INSERT INTO state (path, data, version, updated_at, updated_by) "
+            "VALUES ('archive/batches/b' || hex(randomblob(8)) || '.json', ?, 1, 'then', 'm')",
             [row] * 200,
         )
 

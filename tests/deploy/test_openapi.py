@@ -185,8 +185,9 @@ def _never_sent(directory: Path) -> httpx.Response:
     """Promise a body to a server that waits less long than usual, and never send it."""
     directory.mkdir()
     impatient = (
-        "import sys; from agentcoordd.__main__ import main; from agentcoordd.server import requests; "
-        "requests.BODY_SECONDS = 0.2; sys.exit(main())"
+        "import sys; from functools import partial; from agentcoordd.__main__ import main; "
+        "from agentcoordd.server import commands; "
+        "commands.Serving = partial(commands.Serving, body_seconds=0.2); sys.exit(main())"
     )
     with (
         serving(directory, program=(sys.executable, "-c", impatient)) as server,

@@ -10,13 +10,14 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import anyio
 
 from agentcoordd.server.storage.opening import open_tokens
 from agentcoordd.server.tokens import Provision, issue
 from tests.command import PATIENCE
-from tests.server.postgres import execute
+from tests.server.postgres import execute, execute_script
 from tests.server.running import Running
 
 
@@ -81,6 +82,15 @@ class Caller:
 
     def delete(self, path: str, **conditions: str) -> Reply:
         return self.ask("DELETE", f"/v1/state/{path}", None, _fields(conditions))
+
+    def open_requests(self) -> int:
+        """Ask how many requests are being answered, this one among them."""
+        with urlopen(
+            Request(f"{self.server.url}/metrics", headers={"Authorization": f"Bearer {self.token}"}), timeout=PATIENCE
+        ) as response:
+            lines: list[str] = response.read().decode().splitlines()
+        [found] = [line for line in lines if line.startswith("agent_coord_open_requests ")]
+        return int(float(found.split()[1]))
 
     def list(self, prefix: str, **query: object) -> Reply:
         return self.ask("GET", "/v1/state?" + urlencode({"prefix": prefix, **query}))
@@ -160,3 +170,12 @@ def sql(db: str, statement: str, *values: object) -> list[Any]:
             marks = {str(number): value for number, value in enumerate(values, 1)}
             return connection.execute(statement, marks).fetchall()
     return anyio.run(execute, db, statement, *values)
+
+
+def script(db: str, text: str) -> None:
+    """Run a script on a database, past the server."""
+    if db.startswith("sqlite:///"):
+        with closing(sqlite3.connect(db.removeprefix("sqlite:///"))) as connection:
+            connection.executescript(text)
+    else:
+        anyio.run(execute_script, db, text)

@@ -94,6 +94,15 @@ async def execute(url: str, statement: str, *values: object) -> list[Any]:
         await connection.close()
 
 
+async def execute_script(url: str, text: str) -> None:
+    """Run many statements on a connection of their own."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(text)
+    finally:
+        await connection.close()
+
+
 @contextmanager
 def running_cluster() -> Generator[Cluster]:
     """Make and start a cluster; skip where PostgreSQL is not installed, unless it was asked for."""

@@ -17,6 +17,8 @@ class Groups:
     def __init__(self) -> None:
         self.begun: list[list[str]] = []
         self.fails: set[int] = set()
+        self.trimmed: list[int] = []
+        self.trim_fails = False
         self._gate = anyio.Event()
 
     def open(self) -> None:
@@ -31,10 +33,15 @@ class Groups:
             raise StorageDown(f"group {number} failed")
         return [write.version + 1 if write.version else None for write in writes]
 
+    async def trim(self) -> None:
+        self.trimmed.append(len(self.begun))
+        if self.trim_fails:
+            raise StorageDown("trimming failed")
+
 
 @asynccontextmanager
 async def _committing(groups: Groups) -> AsyncGenerator[Committer]:
-    committer = Committer(groups.commit)
+    committer = Committer(groups.commit, groups.trim)
     with anyio.fail_after(PATIENCE):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(committer.run)
@@ -142,7 +149,7 @@ async def test_closing_finishes_what_waits_and_takes_no_more() -> None:
 
 async def test_an_interrupted_commit_is_neither_yes_nor_no() -> None:
     groups = Groups()
-    committer = Committer(groups.commit)
+    committer = Committer(groups.commit, groups.trim)
     outcomes = Outcomes(committer)
     async with anyio.create_task_group() as writers, anyio.create_task_group() as running:
         running.start_soon(committer.run)
@@ -167,3 +174,17 @@ async def test_too_many_writers_are_told_at_once() -> None:
             groups.open()
     assert len(outcomes.told) == 4097
     assert all(isinstance(told, int) for told in outcomes.told.values())
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_old_changes_are_trimmed_now_and_then_and_nobody_hears_when_that_fails(fails: bool) -> None:
+    groups = Groups()
+    groups.trim_fails = fails
+    groups.open()
+    async with _committing(groups) as committer:
+        outcomes = Outcomes(committer)
+        async with anyio.create_task_group() as writers:
+            for number in range(1, 2101):
+                writers.start_soon(outcomes.submit, number)
+    assert outcomes.told == {number: number + 1 for number in range(1, 2101)}
+    assert len(groups.trimmed) == 2

@@ -144,6 +144,81 @@ def test_a_request_may_come_byte_by_byte(server: Running, caller: Caller, mine: 
         assert rest(connection).startswith(b"HTTP/1.1 201 ")
 
 
+@pytest.mark.parametrize("sent", [b"", b'{"data"'], ids=["nothing of it", "a part of it"])
+def test_a_body_that_does_not_come_is_not_waited_for(sqlite: str, sent: bytes) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    with (
+        running(sqlite, body_seconds=0.2) as server,
+        calling(server, token) as caller,
+        wire(server) as connection,
+    ):
+        connection.sendall(_put(caller, "events/b/a.json", size=10) + sent)
+        answer = rest(connection)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert answer.endswith(b'\r\n\r\n{"error":"request_timeout"}')
+        assert answer.count(b"HTTP/1.1") == 1
+        assert _answers(server)
+
+
+def test_a_body_that_drips_has_no_more_time(sqlite: str) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    with (
+        running(sqlite, body_seconds=0.2) as server,
+        calling(server, token) as caller,
+        wire(server) as connection,
+    ):
+        connection.sendall(_put(caller, "events/b/a.json", size=100_000))
+        connection.settimeout(0.02)
+        while True:
+            try:
+                connection.sendall(b" ")
+                answer = connection.recv(1000)
+                break
+            except TimeoutError:
+                continue
+        assert answer.startswith(b"HTTP/1.1 408 ")
+
+
+def test_a_body_in_time_gives_the_next_one_its_time_again(sqlite: str) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    with (
+        running(sqlite, body_seconds=0.2) as server,
+        calling(server, token) as caller,
+        wire(server) as connection,
+    ):
+        put = _put(caller, "events/b/a.json", size=10)
+        connection.sendall(put + b'{"data":1}' + put + b'{"da')
+        answer = rest(connection)
+        statuses = [part[:3] for part in answer.split(b"HTTP/1.1 ")[1:]]
+        assert statuses == [b"201", b"408"]
+
+
+def test_a_body_that_nobody_asked_for_is_not_waited_for_either(sqlite: str) -> None:
+    with running(sqlite, body_seconds=0.2) as server, wire(server) as connection:
+        connection.sendall(b"POST /v1/health HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n")
+        answer = rest(connection)  # it was ended by the server: we did not close it
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.count(b"HTTP/1.1") == 1
+
+
+def test_a_body_for_another_protocol_is_refused_and_not_lost(server: Running, caller: Caller, mine: str) -> None:
+    path = f"events/{mine}/a.json"
+    with wire(server) as connection:
+        upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA"
+        connection.sendall(_put(caller, path, size=10, more=upgrade) + b'{"data":1}')
+        answer = rest(connection)
+    assert answer.startswith(b"HTTP/1.1 501 Not Implemented\r\n")
+    assert answer.endswith(b'\r\n\r\n{"error":"upgrade_unsupported"}')
+    assert answer.count(b"HTTP/1.1") == 1
+    assert caller.get(path).refusal == (404, "not_found")
+
+
+def test_without_a_body_an_offer_of_another_protocol_is_passed_over(server: Running) -> None:
+    with wire(server) as connection:
+        connection.sendall(b"GET /v1/health HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, close\r\nUpgrade: h2c\r\n\r\n")
+        assert rest(connection).startswith(b"HTTP/1.1 200 ")
+
+
 @pytest.mark.parametrize("half", [True, False], ids=["half-closed", "closed"])
 def test_a_body_that_breaks_off_is_not_stored(server: Running, caller: Caller, mine: str, *, half: bool) -> None:
     path = f"events/{mine}/a.json"

@@ -8,7 +8,7 @@ import pytest
 
 from agentcoordd.server.storage.migrations import migrations
 from tests.command import PATIENCE
-from tests.server.calling import calling, grant, sql
+from tests.server.calling import calling, grant, script, sql
 from tests.server.postgres import Cluster
 from tests.server.running import agentcoordd, running
 
@@ -59,6 +59,50 @@ def test_a_database_of_the_first_step_is_brought_up_to_date(db: str) -> None:
         assert caller.get("claims/o/r/7.json").json()["updated_by"] == "old"
 
 
+def test_the_changes_from_before_each_record_had_its_newest_are_told_as_they_were(db: str) -> None:
+    sqlite = db.startswith("sqlite")
+    for step in _steps(db)[:3]:
+        script(db, step)
+    if sqlite:
+        script(db, "PRAGMA user_version = 3")
+    else:
+        script(db, "CREATE TABLE migrations (number integer PRIMARY KEY, name text NOT NULL)")
+        script(db, "INSERT INTO migrations VALUES (1, 'state'), (2, 'scopes'), (3, 'changes')")
+    sql(db, "INSERT INTO machines (machine, token_hash, created_at) VALUES ('m', $1, '2020-01-01T00:00:00Z')", HASH)
+    for path, version, deleted in (("a", 1, 0), ("b", 1, 0), ("a", 1, 1), ("a", 1, 0), ("c", 1, 0), ("c", 1, 1)):
+        flag = deleted if sqlite else bool(deleted)
+        sql(
+            db,
+            "INSERT INTO changes (path, version, deleted, updated_by, at) VALUES ($1, $2, $3, 'm', 'then')",
+            f"events/x/{path}.json",
+            version,
+            flag,
+        )
+    for path in ("a", "b", "old"):
+        sql(
+            db,
+            "INSERT INTO state (path, data, version, updated_at, updated_by) VALUES ($1, $2, 1, 'then', 'm')",
+            f"events/x/{path}.json",
+            f'"{path}"',
+        )
+    [(name,)] = sql(db, "SELECT name FROM feed")
+    with running(db) as server, calling(server, "test") as caller:
+        changes = caller.changes(f"{name}.0").json()["changes"]
+        told = [(change["path"][9:-5], change.get("data"), change.get("deleted")) for change in changes]
+        assert told == [
+            ("a", None, None),
+            ("b", "b", None),
+            ("a", None, True),
+            ("a", "a", None),
+            ("c", None, None),
+            ("c", None, True),
+        ]
+        caller.put("events/x/old.json", "new", if_match="1")
+        [change] = caller.changes(f"{name}.6").json()["changes"]
+        assert (change["path"], change["data"], change["version"]) == ("events/x/old.json", "new", 2)
+        assert caller.changes().json()["cursor"] == f"{name}.7"
+
+
 def test_a_database_of_a_newer_release_is_refused(db: str) -> None:
     grant(db, "m", reads=[""], writes=[""])
     if db.startswith("sqlite"):
@@ -69,7 +113,7 @@ def test_a_database_of_a_newer_release_is_refused(db: str) -> None:
         answer = agentcoordd(*command)
         assert (answer.exit, answer.out) == (1, "")
         [line] = answer.err.splitlines()
-        assert line.startswith("the database is of a newer release: schema 99, this one knows 3; ")
+        assert line.startswith("the database is of a newer release: schema 99, this one knows 4; ")
     answer = agentcoordd("server", "--db", db, "--listen", "127.0.0.1:0")
     assert answer.exit == 1
     assert answer.err.splitlines()[1:] == [line]
@@ -85,7 +129,7 @@ def test_processes_that_come_at_once_migrate_once(cluster: Cluster, round_: int)
     for process in processes:
         _, err = process.communicate(timeout=PATIENCE)
         assert (process.returncode, err) == (0, "")
-    assert sql(db, "SELECT number FROM migrations ORDER BY number") == [(1,), (2,), (3,)]
+    assert sql(db, "SELECT number FROM migrations ORDER BY number") == [(1,), (2,), (3,), (4,)]
     assert len(sql(db, "SELECT name FROM feed")) == 1
 
 

@@ -1,9 +1,11 @@
 """What a server survives: its own death under load, its database's, and a disk that is full."""
 
 import os
+import sqlite3
 import subprocess
 from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from random import Random
@@ -226,3 +228,25 @@ def test_a_full_disk_stops_writes_alone_and_only_while_it_is_full(disk: Path) ->
         assert caller.delete(path_of(0), if_match="1").status == 200
     with running(db) as server, calling(server, grant(db, "n", reads=[""], writes=[""])) as caller:
         assert numbers(caller) == [number for number in range(1, first) if number not in refused]
+
+
+@pytest.mark.parametrize("size", [10, 300_000], ids=["a small record", "a large one"])
+def test_while_another_process_writes_to_the_file_the_others_are_answered(sqlite: str, size: int) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    path = "archive/claims/o/r/7.json"
+    with (
+        running(sqlite) as server,
+        calling(server, token) as caller,
+        calling(server, token) as other,
+        ThreadPoolExecutor(1) as beside,
+        closing(sqlite3.connect(sqlite.removeprefix("sqlite:///"), isolation_level=None)) as connection,
+    ):
+        connection.execute("BEGIN IMMEDIATE")
+        writing = beside.submit(caller.put, path, "x" * size, if_none_match="*")
+        while other.open_requests() < 2:
+            pass  # the write is there, and waits
+        assert other.get(path).refusal == (404, "not_found")
+        assert not writing.done()
+        connection.execute("COMMIT")
+        assert writing.result(PATIENCE).status == 201
+        assert other.get(path).json()["data"] == "x" * size

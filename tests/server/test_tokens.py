@@ -11,7 +11,7 @@ import pytest
 from agentcoord.errors import UsageError
 from agentcoordd.server.tokens import USAGE, beside, read_provision
 from tests.command import Answer
-from tests.server.calling import calling, sql
+from tests.server.calling import calling, grant, revoke, sql
 from tests.server.postgres import Cluster
 from tests.server.running import agentcoordd, running
 
@@ -261,3 +261,24 @@ def test_a_password_is_not_shown_when_the_database_is_unreachable(tmp_path: Path
             assert answer.exit == 2
             assert answer.err.splitlines()[-1].startswith("database error: ")
             assert "hunter2" not in answer.err + answer.out
+
+
+def test_a_change_that_nobody_told_the_server_of_is_seen_all_the_same(sqlite: str) -> None:
+    """As when the command was killed between the two: the server looks for itself now and then."""
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    with running(sqlite) as server, calling(server, token) as caller:
+        assert caller.ask("GET", "/v1/whoami").status == 200
+        sql(sqlite, "UPDATE machines SET revoked_at = '2026-01-01T00:00:00Z'")
+        while caller.ask("GET", "/v1/whoami").status == 200:  # it ends, or the test never does
+            pass
+        assert caller.ask("GET", "/v1/whoami").refusal == (401, "unknown_token")
+
+
+def test_changes_in_quick_succession_all_count_at_once(sqlite: str) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    with running(sqlite) as server, calling(server, token) as caller:
+        for _ in range(3):
+            assert caller.ask("GET", "/v1/whoami").status == 200
+            revoke(sqlite, "m")
+            assert caller.ask("GET", "/v1/whoami").status == 401
+            caller.token = grant(sqlite, "m", reads=[""], writes=[""], rotate=True)

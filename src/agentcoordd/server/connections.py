@@ -4,14 +4,19 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, cast
 
+from httptools import HttpRequestParser
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from agentcoordd.server.answers import Refusal
+from agentcoordd.server.requests import carries_body
 
 HEAD_SECONDS = 10.0
 """How long the head of a request may take to arrive."""
+
+BODY_SECONDS = 30.0
+"""How long a body may take to arrive after its head: long enough for a slow line, too short to be held open with."""
 
 _HEAD_BYTES = 64 * 1024
 """How long a head may be, as far as it did not come in one piece: who never ends it must not fill the memory.
@@ -31,13 +36,18 @@ _PART = 64 * 1024
 
 
 def patient(
-    limit: int, *, head_seconds: float = HEAD_SECONDS, unread_seconds: float = UNREAD_SECONDS
+    limit: int,
+    *,
+    head_seconds: float = HEAD_SECONDS,
+    body_seconds: float = BODY_SECONDS,
+    unread_seconds: float = UNREAD_SECONDS,
 ) -> type[HttpToolsProtocol]:
     """Give the protocol of a server that keeps at most so many connections open."""
     idle: dict[_Patient, None] = {}
 
     class Limited(_Patient):
-        _idle, _limit, _patience, _unread_patience = idle, limit, head_seconds, unread_seconds
+        _idle, _limit, _patience = idle, limit, head_seconds
+        _body_patience, _unread_patience = body_seconds, unread_seconds
 
     return Limited
 
@@ -52,6 +62,7 @@ class _Patient(HttpToolsProtocol):
     _idle: dict["_Patient", None]
     _limit: int
     _patience: float
+    _body_patience: float
     _unread_patience: float
 
     def __init__(
@@ -63,7 +74,8 @@ class _Patient(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._head: asyncio.TimerHandle | None = None
-        self._in_head = False
+        self._body: asyncio.TimerHandle | None = None
+        self._in_head = self._in_body = False
         self._arrived = 0
         self._unread: asyncio.TimerHandle | None = None
 
@@ -77,6 +89,7 @@ class _Patient(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_head()
+        self._cancel_body()
         self._cancel_unread()
         self._idle.pop(self, None)
         super().connection_lost(exc)
@@ -89,32 +102,41 @@ class _Patient(HttpToolsProtocol):
                 self._refuse(431, "head_too_large")
             else:
                 self._close()
-        # Something arrived, and it was not the end of a head: the time for it runs from its first byte.
-        if self._head is None and self in self._idle:
+        if self._in_body:
+            if self._body is None and not self.transport.is_closing():
+                self._body = self.loop.call_later(self._body_patience, self._miss_body)
+        elif self._head is None and self in self._idle:
+            # Something arrived, and it was not the end of a head: the time for it runs from its first byte.
             self._expect_head()
 
     def on_message_begin(self) -> None:
         self._in_head, self._arrived = True, 0
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._in_head:  # what comes behind a body is no header of the request, and nobody asked for it
-            super().on_header(name, value)
-
     def on_body(self, body: bytes) -> None:
         self._arrived = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        self._arrived = 0
+        self._in_body, self._arrived = False, 0
+        if self._body is not None:
+            self._cancel_body()
         super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= _PIPELINED:
             raise _TooMuch
-        self._in_head, self._arrived = False, 0
-        self._cancel_head()
+        parser = cast("HttpRequestParser", self.parser)
+        if parser.should_upgrade() and carries_body(dict(self.headers)):
+            # The parser would take the body for the other protocol's, and nobody here would ever see it.
+            self._refuse(501, "upgrade_unsupported")
+            raise _TooMuch
+        self._in_head, self._in_body, self._arrived = False, True, 0
+        if self._head is not None:
+            self._cancel_head()
         self._idle.pop(self, None)
+        # What comes behind a body is no header of the request: it goes where nobody looks.
+        self.scope["headers"] = self.headers.copy()
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
@@ -151,7 +173,17 @@ class _Patient(HttpToolsProtocol):
     def _refuse(self, status: int, code: str) -> None:
         """End a connection that does not speak HTTP. What it asked for before is not answered in its name."""
         cycle = cast("RequestResponseCycle | None", self.cycle)
-        if cycle is None or cycle.response_complete:
+        self._end(status, code, told=cycle is None or cycle.response_complete)
+
+    def _miss_body(self) -> None:
+        """End a connection whose request did not come whole. If one before is still being answered, without a word."""
+        self._body = None
+        self._end(408, "request_timeout", told=not self.pipeline and not self.cycle.response_started)
+        self.cycle.disconnected = True  # nobody is to wait for the rest, nor to answer once more
+        self.cycle.message_event.set()
+
+    def _end(self, status: int, code: str, *, told: bool) -> None:
+        if told and not self.transport.is_closing():
             answer = Refusal(status, code).answer
             head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
             fields = b"content-type: %s\r\ncontent-length: %d\r\nconnection: close\r\n\r\n"
@@ -166,6 +198,11 @@ class _Patient(HttpToolsProtocol):
         if self._head is not None:
             self._head.cancel()
             self._head = None
+
+    def _cancel_body(self) -> None:
+        if self._body is not None:
+            self._body.cancel()
+            self._body = None
 
     def _give_up(self) -> None:
         self._head = None

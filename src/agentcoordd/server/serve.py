@@ -21,7 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentcoord.errors import StoreError
 from agentcoordd.server.changes import SILENCE
-from agentcoordd.server.connections import HEAD_SECONDS, UNREAD_SECONDS, patient
+from agentcoordd.server.connections import BODY_SECONDS, HEAD_SECONDS, UNREAD_SECONDS, patient
 from agentcoordd.server.groups import open_tasks
 from agentcoordd.server.state import StateApi
 from agentcoordd.server.storage.base import Storage
@@ -54,6 +54,7 @@ class Serving(Struct, frozen=True):
     certificate: str | None = None
     key: str | None = None
     head_seconds: float = HEAD_SECONDS
+    body_seconds: float = BODY_SECONDS
     unread_seconds: float = UNREAD_SECONDS
     silence: float = SILENCE
     connections: int = _CONNECTIONS
@@ -120,7 +121,12 @@ async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[i
     closing = anyio.Event()
     async with open_storage(serving.db, keep=serving.keep) as storage:
         telemetry = Telemetry(say if serving.access_log else None)
-        protocol = patient(limit, head_seconds=serving.head_seconds, unread_seconds=serving.unread_seconds)
+        protocol = patient(
+            limit,
+            head_seconds=serving.head_seconds,
+            body_seconds=serving.body_seconds,
+            unread_seconds=serving.unread_seconds,
+        )
         config = uvicorn.Config(
             application(storage, telemetry, closing, serving.silence),
             http=protocol,

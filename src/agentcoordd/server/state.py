@@ -115,12 +115,9 @@ class StateApi:
             raise Refusal(403, "forbidden")
         paging = paging_of(query, prefix)
         page = await self._storage.page(prefix, visible, after=paging.cursor, limit=paging.limit)
-        body = '{"entries":[' + ",".join(page.entries) + "]"
-        if not visible.whole:
-            body += ',"filtered":true'
-        if page.more:
-            body += f',"next_cursor":"{page.last}"'
-        return Answer(200, (body + "}").encode())
+        filtered = b"" if visible.whole else b',"filtered":true'
+        cursor = b"" if page.cursor is None else f',"next_cursor":"{page.cursor}"'.encode()
+        return Answer(200, b'{"entries":[%b]%b%b}' % (page.entries, filtered, cursor))
 
     async def _record(
         self, raw: bytes, machine: Machine, method: str, headers: dict[bytes, bytes], receive: Receive

@@ -64,11 +64,13 @@ Verdict = int | None
 
 
 class Page(Struct, frozen=True):
-    """Records below a prefix in byte order of their paths, each as the JSON object that a listing carries."""
+    """Records below a prefix in byte order of their paths, as the JSON objects of a listing with commas between.
 
-    entries: Sequence[str]
-    last: str | None
-    more: bool
+    `cursor` is the path of the last of them if there are more.
+    """
+
+    entries: bytes
+    cursor: str | None
 
 
 class Change(Struct, frozen=True):

@@ -56,6 +56,8 @@ def shown(url: str) -> str:
     if not url.startswith(_POSTGRES):
         return url
     scheme, mark, rest = url.partition("://")
-    address, question, _ = rest.rpartition("@")[2].partition("?")
-    user = "***@" if "@" in rest else ""
-    return f"{scheme}{mark}{user}{address}{question}{'***' * bool(question)}"
+    address, question, options = rest.partition("?")
+    if "@" in options:  # either character may be one of a password: nothing is sure to be none of it
+        return f"{scheme}{mark}***"
+    user, at, host = address.rpartition("@")
+    return f"{scheme}{mark}{'***' * bool(user)}{at}{host}{question}{'***' * bool(question)}"

@@ -66,7 +66,11 @@ _SETTINGS = {
 _MACHINES = 10_000
 """How many machines are remembered at most."""
 
-_TRIM_EVERY = 1000
+_ENTRY = (
+    """'{"path":"' || path || '","data":' || data || ',"version":' || version """
+    """|| CASE WHEN updated_by IS NULL THEN '}' ELSE ',"updated_by":"' || updated_by || '"}' END"""
+)
+"""A record as the JSON object that a listing carries. Paths and machines have no character that JSON would escape."""
 
 _FAILURES = (
     OSError,
@@ -183,12 +187,11 @@ class PostgresStorage:
     """One database, shared with other servers. See `storage.base.Storage` for what it promises."""
 
     def __init__(self, pool: "Pool[Any]", *, keep: int, poll: float = _POLL) -> None:
-        self.committer = Committer(self._commit)
+        self.committer = Committer(self._commit, self._trim)
         self.closing = anyio.Event()
         self._pool, self._keep, self._poll = pool, keep, poll
         self._listing = anyio.CapacityLimiter(_LISTINGS)
         self._news = anyio.Event()
-        self._untrimmed = 0
         # Only one group is written at a time: its connection is kept, since borrowing one costs as much as a write.
         self._writer: PoolConnectionProxy[Any] | None = None
         # Whose tokens are, as long as somebody listens for their changes; None while nobody does.
@@ -222,10 +225,10 @@ class PostgresStorage:
     async def page(self, prefix: str, coverage: Coverage, *, after: str | None, limit: int | None) -> Page:
         """List what may be seen below a prefix, strictly after a path."""
         values = Values(_mark)
-        query = page_query(prefix, coverage, values, after, limit)
+        query = page_query(_ENTRY, prefix, coverage, values, after, limit)
         async with self._turn(), _acquired(self._pool) as connection:
             rows = await connection.fetch(query, *values, timeout=_LISTING)
-        return page_of(rows, limit)
+        return page_of(rows, limit, lambda entries: ",".join(entries).encode())
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
@@ -266,9 +269,8 @@ class PostgresStorage:
             # A length is known without the data, which are read of those alone that are told.
             "SELECT told.*, state.data, coalesce(octet_length(state.data), 0) AS size FROM "
             f"(SELECT * FROM changes WHERE seq > $1 AND {where} ORDER BY seq LIMIT {limit}) AS told "
-            # A record that was deleted and made anew has the same versions again: only its newest change is told apart.
-            "LEFT JOIN state ON NOT told.deleted AND state.path = told.path AND state.version = told.version "
-            "AND told.seq = (SELECT max(seq) FROM changes AS later WHERE later.path = told.path)"
+            # Of a record, only its newest change carries data: the older ones have it no more.
+            "LEFT JOIN state ON state.path = told.path AND state.seq = told.seq"
             f") AS sized) AS step ON step.before < {CHANGES_BYTES} ORDER BY step.seq"
         )
         async with _acquired(self._pool) as connection:
@@ -396,10 +398,6 @@ class PostgresStorage:
         except _FAILURES as error:
             await self.let_go()
             raise _down(error) from error
-        self._untrimmed += len(writes)
-        if self._untrimmed >= _TRIM_EVERY:
-            self._untrimmed = 0
-            await self._trim()
         return verdicts
 
     async def let_go(self) -> None:
@@ -416,9 +414,8 @@ class PostgresStorage:
             "gone AS (DELETE FROM changes USING last WHERE changes.seq <= last.seq) "
             "UPDATE feed SET forgotten = greatest(forgotten, last.seq) FROM last"
         )
-        with suppress(StorageDown):  # the writes are stored; old changes wait for another time
-            async with _acquired(self._pool) as connection:
-                await connection.execute(query, self._keep)
+        async with _acquired(self._pool) as connection:
+            await connection.execute(query, self._keep)
 
 
 def _mark(number: int) -> str:

@@ -7,12 +7,6 @@ from agentcoord.protocol.documents import encode
 from agentcoord.protocol.scopes import Coverage
 from agentcoordd.server.storage.base import Page
 
-ENTRY = (
-    """'{"path":"' || path || '","data":' || data || ',"version":' || version """
-    """|| CASE WHEN updated_by IS NULL THEN '}' ELSE ',"updated_by":"' || updated_by || '"}' END"""
-)
-"""A record as the JSON object that a listing carries. Paths and machines have no character that JSON would escape."""
-
 
 def stored_scopes(scopes: Sequence[str]) -> str:
     """Write scopes as the JSON text that `machines` has."""
@@ -54,17 +48,24 @@ class Values(list[object]):
         return self._spelled(len(self))
 
 
-def page_query(prefix: str, coverage: Coverage, values: Values, after: str | None, limit: int | None) -> str:
-    """Ask for the entries of a page and their paths, and for one more than its limit to know whether there are more."""
+def page_query(
+    entry: str, prefix: str, coverage: Coverage, values: Values, after: str | None, limit: int | None
+) -> str:
+    """Ask for the entries of a page; with a limit also for their paths, and for one more to know whether there is one.
+
+    `entry` is the expression that makes the JSON object of a listing from a record.
+    """
     where = below(prefix, coverage, values.mark)
     if after is not None:
         where = f"{where} AND path > {values.mark(after)}"
-    query = f"SELECT {ENTRY}, path FROM state WHERE {where} ORDER BY path"  # noqa: S608 - values come as marks
-    return query if limit is None else f"{query} LIMIT {limit + 1}"
+    if limit is None:
+        return f"SELECT {entry} FROM state WHERE {where} ORDER BY path"  # noqa: S608 - values come as marks
+    return f"SELECT {entry}, path FROM state WHERE {where} ORDER BY path LIMIT {limit + 1}"  # noqa: S608 - as above
 
 
-def page_of(rows: Sequence[Any], limit: int | None) -> Page:
-    """Make a page of what `page_query` gave."""
+def page_of(rows: Sequence[Any], limit: int | None, join: Callable[[list[Any]], bytes]) -> Page:
+    """Make a page of what `page_query` gave; `join` puts the commas between the entries."""
     more = limit is not None and len(rows) > limit
-    rows = rows[:limit]
-    return Page([row[0] for row in rows], rows[-1][1] if rows else None, more)
+    if more:
+        rows = rows[:limit]
+    return Page(join([row[0] for row in rows]), rows[-1][1] if more else None)

@@ -4,12 +4,10 @@ Point reads are answered where they are asked: they cost less than handing them 
 Listings have a thread and a connection of their own, writes share transactions (see `committer`).
 """
 
-import errno
-import fcntl
 import os
 import sqlite3
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, closing, contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
 from datetime import UTC, datetime
 from functools import partial
 from typing import TypeVar
@@ -37,17 +35,25 @@ from agentcoordd.server.storage.base import (
 from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
 from agentcoordd.server.storage.query import Values, below, page_of, page_query, stored_scopes
+from agentcoordd.server.storage.serverlock import RememberedMachines, alone, mark_tokens_changed
+from agentcoordd.server.storage.sqlitewrites import BUSY, HEAD, applied, begin_and_apply, begun, trim
 
 _T = TypeVar("_T")
 _SCHEME = "sqlite:///"
-_BUSY = 7.0
-"""Seconds to wait for another process that has the file, such as one that adds a token."""
-
 _WAL_BYTES = 64 * 1024 * 1024
 """What the journal shrinks to again after it had to grow, as while a backup is made."""
 
-_TRIM_EVERY = 1000
-"""Changes between two looks at whether old ones can be forgotten."""
+_APPLIED_HERE = 256 * 1024
+"""Bytes of records up to which the changes of a transaction are made where they come in: a millisecond or two."""
+
+_FEED = HEAD.replace("SELECT max(", "SELECT name, forgotten, max(", 1)
+
+_ENTRY = (
+    """CAST(CASE WHEN updated_by IS NULL THEN printf('{"path":"%s","data":%s,"version":%d}', path, data, version) """
+    """ELSE printf('{"path":"%s","data":%s,"version":%d,"updated_by":"%s"}', path, data, version, updated_by) END """
+    "AS BLOB)"
+)
+"""A record as the JSON object that a listing carries. Paths and machines have no character that JSON would escape."""
 
 
 def path_of(url: str) -> str:
@@ -65,8 +71,11 @@ async def open_sqlite(url: str, *, keep: int) -> AsyncGenerator["SqliteStorage"]
     Raises StorageDown when it cannot be used or another server has it, UsageError when it is of a newer release.
     """
     path = path_of(url)
-    with _alone(path):
-        async with _opened(path, keep=keep) as storage, open_tasks() as tasks:
+    with ExitStack() as held:
+        with _reported(path):
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            machines = held.enter_context(alone(path))
+        async with _opened(path, keep=keep, machines=machines) as storage, open_tasks() as tasks:
             tasks.start_soon(storage.committer.run)
             try:
                 yield storage
@@ -88,7 +97,9 @@ async def open_sqlite_tokens(url: str, *, make: bool = True) -> AsyncGenerator["
 
 
 @asynccontextmanager
-async def _opened(path: str, *, keep: int) -> AsyncGenerator["SqliteStorage"]:
+async def _opened(
+    path: str, *, keep: int, machines: RememberedMachines | None = None
+) -> AsyncGenerator["SqliteStorage"]:
     with ExitStack() as connections:
         with _reported(path):
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
@@ -99,30 +110,14 @@ async def _opened(path: str, *, keep: int) -> AsyncGenerator["SqliteStorage"]:
             writer.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
             for connection in (reader, lister):
                 connection.execute("PRAGMA query_only = ON")
-        yield SqliteStorage(writer, reader, lister, keep=keep)
+            if machines is not None:  # a server has requests to answer while another process writes
+                writer.execute("PRAGMA busy_timeout = 0")
+        yield SqliteStorage(path, writer, reader, lister, keep=keep, machines=machines)
 
 
 def _require_there(path: str) -> None:
     if not os.path.exists(path):
         raise StorageDown(f"there is no database: {path}")
-
-
-@contextmanager
-def _alone(path: str) -> Generator[None]:
-    """Keep a second server from the file: it would not hear of this one's changes."""
-    with _reported(path):
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-        descriptor = os.open(f"{path}.server-lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno in (errno.EAGAIN, errno.EACCES):
-                raise StorageDown(f"another server has this database: {path}") from error
-            raise StorageDown(f"database cannot be locked: {path}: {error.strerror}") from error
-        yield
-    finally:
-        os.close(descriptor)
 
 
 class _reported:  # noqa: N801 - reads as a verb, like the functions of contextlib; a generator costs more than a read
@@ -145,7 +140,7 @@ class _reported:  # noqa: N801 - reads as a verb, like the functions of contextl
 
 def _connect(path: str) -> sqlite3.Connection:
     # One thread at a time uses each connection, but not always the same one.
-    connection = sqlite3.connect(path, timeout=_BUSY, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(path, timeout=BUSY, isolation_level=None, check_same_thread=False)
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     return connection
@@ -189,14 +184,21 @@ class SqliteStorage:
     """One database file. See `storage.base.Storage` for what it promises."""
 
     def __init__(
-        self, writer: sqlite3.Connection, reader: sqlite3.Connection, lister: sqlite3.Connection, *, keep: int
+        self,
+        path: str,
+        writer: sqlite3.Connection,
+        reader: sqlite3.Connection,
+        lister: sqlite3.Connection,
+        *,
+        keep: int,
+        machines: RememberedMachines | None = None,
     ) -> None:
-        self.committer = Committer(self._commit)
-        self._writer, self._reader, self._lister, self._keep = writer, reader, lister, keep
+        self.committer = Committer(self._commit, self._trim)
+        self._path, self._writer, self._reader, self._lister, self._keep = path, writer, reader, lister, keep
+        self._machines = machines
         self._writing = anyio.CapacityLimiter(1)
         self._listing = anyio.CapacityLimiter(1)
         self._news = anyio.Event()
-        self._untrimmed = 0
 
     async def machine(self, token_hash: str) -> Machine | None:
         """Find whose token has this SHA-256, unless it was revoked."""
@@ -204,8 +206,15 @@ class SqliteStorage:
             "SELECT machine, read_prefixes, write_prefixes FROM machines WHERE token_hash = ? AND revoked_at IS NULL"
         )
         with _reported("tokens"):
+            if self._machines is not None and (known := self._machines.get(token_hash)) is not None:
+                return known
             row = self._reader.execute(query, (token_hash,)).fetchone()
-        return None if row is None else Machine(row[0], read_scopes(row[1]), read_scopes(row[2]))
+        if row is None:
+            return None
+        machine = Machine(row[0], read_scopes(row[1]), read_scopes(row[2]))
+        if self._machines is not None:
+            self._machines.put(token_hash, machine)
+        return machine
 
     async def read(self, path: str) -> Row | None:
         """Read one record; None when there is none."""
@@ -216,10 +225,9 @@ class SqliteStorage:
     async def page(self, prefix: str, coverage: Coverage, *, after: str | None, limit: int | None) -> Page:
         """List what may be seen below a prefix, strictly after a path."""
         values = Values(_mark)
-        query = page_query(prefix, coverage, values, after, limit)
+        query = page_query(_ENTRY, prefix, coverage, values, after, limit)
         with _reported(prefix):
-            rows = await self._listed(partial(_all, self._lister, query, values))
-        return page_of(rows, limit)
+            return await self._listed(partial(_page, self._lister, query, values, limit))
 
     async def write(self, write: Write) -> Verdict:
         """Make one conditional change, durably."""
@@ -227,9 +235,8 @@ class SqliteStorage:
 
     async def feed(self) -> Feed:
         """Tell where the feed stands."""
-        query = "SELECT name, forgotten, max(forgotten, ifnull((SELECT max(seq) FROM changes), 0)) FROM feed"
         with _reported("feed"):
-            name, forgotten, head = self._reader.execute(query).fetchone()
+            name, forgotten, head = self._reader.execute(_FEED).fetchone()
         return Feed(name, head, forgotten)
 
     async def changes(self, since: int, prefix: str, coverage: Coverage, *, limit: int) -> tuple[Sequence[Change], int]:
@@ -237,12 +244,10 @@ class SqliteStorage:
         values = Values(_mark, since)
         where = below(prefix, coverage, values.mark, "changes.path")
         query = (
-            "SELECT seq, changes.path, changes.version, deleted, changes.updated_by, at, "  # noqa: S608 - as above
-            # A record that was deleted and made anew has the same versions again: only its newest change is told apart.
-            "CASE WHEN deleted OR seq <> (SELECT max(seq) FROM changes AS later WHERE later.path = changes.path) "
-            "THEN NULL ELSE state.data END FROM changes "
-            "LEFT JOIN state ON state.path = changes.path AND state.version = changes.version "
-            f"WHERE seq > ? AND {where} ORDER BY seq LIMIT {limit}"
+            "SELECT changes.seq, changes.path, changes.version, deleted, changes.updated_by, at, "  # noqa: S608 - as above
+            # Of a record, only its newest change carries data: the older ones have it no more.
+            "state.data FROM changes LEFT JOIN state ON state.path = changes.path AND state.seq = changes.seq "
+            f"WHERE changes.seq > ? AND {where} ORDER BY changes.seq LIMIT {limit}"
         )
         with _reported("changes"):
             found, head = await self._listed(partial(_changes, self._lister, query, values))
@@ -283,6 +288,7 @@ class SqliteStorage:
             if isinstance(error.__cause__, sqlite3.IntegrityError):
                 return False
             raise
+        self._tokens_changed()
         return True
 
     async def revoke(self, machine: str) -> bool:
@@ -292,7 +298,13 @@ class SqliteStorage:
             "WHERE machine = ? AND revoked_at IS NULL"
         )
         with _reported("tokens"):
-            return self._writer.execute(query, (machine,)).rowcount == 1
+            revoked = self._writer.execute(query, (machine,)).rowcount == 1
+        self._tokens_changed()  # also of one that was revoked before: whoever was cut off then has not said so
+        return revoked
+
+    def _tokens_changed(self) -> None:
+        with _reported(self._path):
+            mark_tokens_changed(self._path)
 
     async def grants(self) -> Sequence[Grant]:
         """List all machines, by name."""
@@ -307,32 +319,42 @@ class SqliteStorage:
         return await anyio.to_thread.run_sync(transact, limiter=self._writing)
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[Verdict]:
-        now = datetime.now(UTC)
+        at = stamp(datetime.now(UTC))
         with _reported("write"):
-            verdicts = await self._written(partial(_transact, self._writer, writes, now))
+            try:
+                if sum(len(write.data or "") for write in writes) > _APPLIED_HERE or not begun(self._writer):
+                    verdicts = await self._written(partial(begin_and_apply, self._writer, writes, at))
+                else:
+                    # In memory until the commit, which alone has to wait for the disk. A thread would have to ask for
+                    # the interpreter after each statement, from one that has requests to answer.
+                    verdicts = applied(self._writer, writes, at)
+                await self._written(partial(self._writer.execute, "COMMIT"))
+            except BaseException:
+                if self._writer.in_transaction:  # of some errors, SQLite has ended it already
+                    self._writer.execute("ROLLBACK")
+                raise
         news, self._news = self._news, anyio.Event()
         news.set()
-        self._untrimmed += len(writes)
-        if self._untrimmed >= _TRIM_EVERY:
-            self._untrimmed = 0
-            with suppress(StorageDown), _reported("changes"):  # the writes are stored; old changes can wait
-                await self._written(partial(_trim, self._writer, self._keep))
         return verdicts
+
+    async def _trim(self) -> None:
+        with _reported("changes"):
+            await self._written(partial(trim, self._writer, self._keep))
 
 
 def _mark(_: int) -> str:
     return "?"
 
 
-def _all(connection: sqlite3.Connection, query: str, values: Sequence[object]) -> list[tuple[str, str]]:
-    return connection.execute(query, values).fetchall()
+def _page(connection: sqlite3.Connection, query: str, values: Sequence[object], limit: int | None) -> Page:
+    return page_of(connection.execute(query, values).fetchall(), limit, b",".join)
 
 
 def _changes(connection: sqlite3.Connection, query: str, values: Sequence[object]) -> tuple[list[Change], int]:
     """Read changes and the head of one and the same moment: what is not among them was not there yet."""
     connection.execute("BEGIN")
     try:
-        (head,) = connection.execute("SELECT ifnull(max(seq), 0) FROM changes").fetchone()
+        (head,) = connection.execute(HEAD).fetchone()
         found: list[Change] = []
         size = 0
         with closing(connection.execute(query, values)) as rows:
@@ -348,61 +370,3 @@ def _changes(connection: sqlite3.Connection, query: str, values: Sequence[object
 
 def _size(change: Change) -> int:
     return len(change.data or "")
-
-
-def _transact(connection: sqlite3.Connection, writes: Sequence[Write], now: datetime) -> list[Verdict]:
-    at = stamp(now)
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        verdicts = [_apply(connection, write, at) for write in writes]
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
-    return verdicts
-
-
-def _apply(connection: sqlite3.Connection, write: Write, at: str) -> Verdict:
-    match write.kind:
-        case "create":
-            made = connection.execute(
-                "INSERT INTO state (path, data, version, updated_at, updated_by) VALUES (?, ?, 1, ?, ?) "
-                "ON CONFLICT (path) DO NOTHING",
-                (write.path, write.data, at, write.machine),
-            )
-            version = 1
-        case "update":
-            made = connection.execute(
-                "UPDATE state SET data = ?, version = version + 1, updated_at = ?, updated_by = ? "
-                "WHERE path = ? AND version = ?",
-                (write.data, at, write.machine, write.path, write.version),
-            )
-            version = write.version + 1
-        case "delete":
-            made = connection.execute("DELETE FROM state WHERE path = ? AND version = ?", (write.path, write.version))
-            version = write.version
-    if made.rowcount != 1:
-        return None
-    connection.execute(
-        "INSERT INTO changes (path, version, deleted, updated_by, at) VALUES (?, ?, ?, ?, ?)",
-        (write.path, version, write.kind == "delete", write.machine, at),
-    )
-    return version
-
-
-def _trim(connection: sqlite3.Connection, keep: int) -> None:
-    """Forget the oldest changes, but `keep` of them, and say up to where."""
-    (head,) = connection.execute("SELECT ifnull(max(seq), 0) FROM changes").fetchone()
-    last = head - keep
-    if last <= 0:
-        return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        connection.execute("UPDATE feed SET forgotten = max(forgotten, ?)", (last,))
-        connection.execute("DELETE FROM changes WHERE seq <= ?", (last,))
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
