@@ -17,7 +17,8 @@ from agentcoord.protocol.documents import encode_pretty
 from agentcoordd.server import tokens
 from agentcoordd.server.serve import Serving, serve
 from agentcoordd.server.storage.base import Grant
-from agentcoordd.server.storage.opening import open_tokens, shown
+from agentcoordd.server.storage.opening import open_tokens
+from agentcoordd.server.storage.urls import shown
 
 _DB = "AGENT_COORD_SERVER_DB"
 _TOKEN_HELP = """\

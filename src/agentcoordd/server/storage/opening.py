@@ -6,8 +6,7 @@ from importlib.util import find_spec
 
 from agentcoord.errors import UsageError
 from agentcoordd.server.storage.base import Storage
-
-_POSTGRES = ("postgresql://", "postgres://")
+from agentcoordd.server.storage.urls import POSTGRES
 
 
 @asynccontextmanager
@@ -44,20 +43,8 @@ async def open_tokens(url: str, *, make: bool = True) -> AsyncGenerator[Storage]
 
 
 def _is_postgres(url: str) -> bool:
-    if not url.startswith(_POSTGRES):
+    if not url.startswith(POSTGRES):
         return False
     if find_spec("asyncpg") is None:
         raise UsageError("--db is PostgreSQL, which needs the extra: pip install 'agent-coord[postgres]'")
     return True
-
-
-def shown(url: str) -> str:
-    """Show a database URL without what may be a password in it: before the host, or among the options."""
-    if not url.startswith(_POSTGRES):
-        return url
-    scheme, mark, rest = url.partition("://")
-    address, question, options = rest.partition("?")
-    if "@" in options:  # either character may be one of a password: nothing is sure to be none of it
-        return f"{scheme}{mark}***"
-    user, at, host = address.rpartition("@")
-    return f"{scheme}{mark}{'***' * bool(user)}{at}{host}{question}{'***' * bool(question)}"

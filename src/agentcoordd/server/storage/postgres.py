@@ -29,6 +29,7 @@ from agentcoordd.server.storage.base import (
 from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
 from agentcoordd.server.storage.query import Values, below, page_of, page_query, stored_scopes
+from agentcoordd.server.storage.urls import place
 
 if TYPE_CHECKING:
     from asyncpg.pool import Pool, PoolConnectionProxy
@@ -47,6 +48,9 @@ _LISTINGS = 3
 
 _LISTING = 60.0
 """Seconds that a listing may take, and may wait for its turn."""
+
+_FOLLOWING = 2
+"""Connections that looks at the feed may take at most: each write wakes everybody who waits for changes."""
 
 _RECONNECT = 1.0
 _PULSE = 1.0
@@ -111,6 +115,7 @@ async def open_postgres_tokens(url: str) -> AsyncGenerator["PostgresStorage"]:
 
 @asynccontextmanager
 async def _pool(url: str) -> AsyncGenerator["Pool[Any]"]:
+    """Open connections to a database that is brought up to date. Raises StorageDown, which says where it would be."""
     try:
         pool = await asyncpg.create_pool(
             url,
@@ -122,13 +127,13 @@ async def _pool(url: str) -> AsyncGenerator["Pool[Any]"]:
             reset=_keep,
         )
     except (ValueError, *_FAILURES) as error:
-        raise _down(error) from error
+        raise _not_opened(url, error) from error
     try:
         try:
-            async with _acquired(pool) as connection:
+            async with pool.acquire(timeout=_PATIENCE) as connection:
                 await _migrate(connection)
-        except ValueError as error:  # what in the URL cannot be meant is found out when it is first used
-            raise _down(error) from error
+        except (ValueError, *_FAILURES) as error:  # what in a URL cannot be meant is found out when it is first used
+            raise _not_opened(url, error) from error
         yield pool
     finally:
         with anyio.move_on_after(_PATIENCE, shield=True) as patience:
@@ -151,6 +156,20 @@ async def _acquired(pool: "Pool[Any]") -> AsyncGenerator["PoolConnectionProxy[An
         raise _down(error) from error
 
 
+@asynccontextmanager
+async def _turn(limiter: anyio.CapacityLimiter, what: str) -> AsyncGenerator[None]:
+    """Wait until one more may begin. Raises StorageDown."""
+    try:
+        with anyio.fail_after(_LISTING):
+            await limiter.acquire()
+    except TimeoutError as error:
+        raise StorageDown(f"too many {what} are waiting") from error
+    try:
+        yield
+    finally:
+        limiter.release()
+
+
 def _lost(connection: "PoolConnectionProxy[Any]") -> bool:
     try:
         return connection.is_closed()
@@ -162,6 +181,13 @@ def _down(error: BaseException) -> StorageDown:
     # The text of a connection error may carry the URL's password; the kind of the error never does.
     state = f" (SQLSTATE {error.sqlstate})" if isinstance(error, asyncpg.PostgresError) and error.sqlstate else ""
     return StorageDown(f"database error: {type(error).__name__}{state}")
+
+
+def _not_opened(url: str, error: BaseException) -> StorageDown:
+    advice = ""
+    if isinstance(error, asyncpg.InsufficientPrivilegeError):
+        advice = "; let a role that may create tables there open it once, or grant this one CREATE on the schema"
+    return StorageDown(f"{_down(error)}: {place(url) or 'the database of --db'}{advice}")
 
 
 async def _migrate(connection: "PoolConnectionProxy[Any]") -> None:
@@ -190,7 +216,7 @@ class PostgresStorage:
         self.committer = Committer(self._commit, self._trim)
         self.closing = anyio.Event()
         self._pool, self._keep, self._poll = pool, keep, poll
-        self._listing = anyio.CapacityLimiter(_LISTINGS)
+        self._listing, self._following = anyio.CapacityLimiter(_LISTINGS), anyio.CapacityLimiter(_FOLLOWING)
         self._news = anyio.Event()
         # Only one group is written at a time: its connection is kept, since borrowing one costs as much as a write.
         self._writer: PoolConnectionProxy[Any] | None = None
@@ -226,22 +252,9 @@ class PostgresStorage:
         """List what may be seen below a prefix, strictly after a path."""
         values = Values(_mark)
         query = page_query(_ENTRY, prefix, coverage, values, after, limit)
-        async with self._turn(), _acquired(self._pool) as connection:
+        async with _turn(self._listing, "listings"), _acquired(self._pool) as connection:
             rows = await connection.fetch(query, *values, timeout=_LISTING)
         return page_of(rows, limit, lambda entries: ",".join(entries).encode())
-
-    @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[None]:
-        """Wait until a listing may begin. Raises StorageDown."""
-        try:
-            with anyio.fail_after(_LISTING):
-                await self._listing.acquire()
-        except TimeoutError as error:
-            raise StorageDown("too many listings are waiting") from error
-        try:
-            yield
-        finally:
-            self._listing.release()
 
     async def write(self, write: Write) -> Verdict:
         """Make one conditional change, durably."""
@@ -250,7 +263,7 @@ class PostgresStorage:
     async def feed(self) -> Feed:
         """Tell where the feed stands."""
         query = "SELECT name, greatest(forgotten, (SELECT max(seq) FROM changes)), forgotten FROM feed"
-        async with _acquired(self._pool) as connection:
+        async with _turn(self._following, "looks at the feed"), _acquired(self._pool) as connection:
             row = await connection.fetchrow(query)
         if row is None:
             raise StorageDown("the database has lost the name of its feed")
@@ -273,7 +286,7 @@ class PostgresStorage:
             "LEFT JOIN state ON state.path = told.path AND state.seq = told.seq"
             f") AS sized) AS step ON step.before < {CHANGES_BYTES} ORDER BY step.seq"
         )
-        async with _acquired(self._pool) as connection:
+        async with _turn(self._following, "looks at the feed"), _acquired(self._pool) as connection:
             rows = await connection.fetch(query, *values)
         found = [Change(row[0], row[1], row[2], row[3], row[4], row[5], row[6]) for row in rows if row[0] is not None]
         head: int = rows[0][7]
