@@ -3,11 +3,12 @@
 import os
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import pytest
@@ -193,6 +194,30 @@ def test_a_body_in_time_gives_the_next_one_its_time_again(sqlite: str) -> None:
         assert statuses == [b"201", b"408"]
 
 
+def test_a_body_that_the_server_does_not_take_yet_has_its_time_still(sqlite: str) -> None:
+    """Behind a request that is still being answered nothing is read, and that is not the caller's fault."""
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    with (
+        running(sqlite, body_seconds=0.1) as server,
+        calling(server, token) as caller,
+        wire(server) as connection,
+        closing(sqlite3.connect(sqlite.removeprefix("sqlite:///"), isolation_level=None)) as other,
+    ):
+        other.execute("BEGIN IMMEDIATE")  # the first write waits
+        first, second = (_put(caller, f"events/b/{name}.json", size=10) for name in "ab")
+        connection.sendall(first + b'{"data":1}' + second)
+        while caller.open_requests() < 2:
+            pass
+        connection.settimeout(0.5)
+        with suppress(TimeoutError):
+            raise AssertionError(connection.recv(1000))
+        connection.settimeout(PATIENCE)
+        other.execute("COMMIT")
+        assert received(connection, until=b"}").startswith(b"HTTP/1.1 201 ")
+        connection.sendall(b'{"data":1}')
+        assert received(connection, until=b"}").startswith(b"HTTP/1.1 201 ")
+
+
 def test_a_body_that_nobody_asked_for_is_not_waited_for_either(sqlite: str) -> None:
     with running(sqlite, body_seconds=0.2) as server, wire(server) as connection:
         connection.sendall(b"POST /v1/health HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\n")
@@ -211,6 +236,15 @@ def test_a_body_for_another_protocol_is_refused_and_not_lost(server: Running, ca
     assert answer.endswith(b'\r\n\r\n{"error":"upgrade_unsupported"}')
     assert answer.count(b"HTTP/1.1") == 1
     assert caller.get(path).refusal == (404, "not_found")
+
+
+def test_what_comes_behind_an_offer_of_another_protocol_is_not_taken_for_answered(server: Running) -> None:
+    health = b"GET /v1/health HTTP/1.1\r\nHost: h\r\n"
+    with wire(server) as connection:
+        connection.sendall(health + b"Connection: Upgrade\r\nUpgrade: h2c\r\n\r\n" + health + b"\r\n")
+        answer = rest(connection)  # it is ended by the server
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert answer.count(b"HTTP/1.1") == 1
 
 
 def test_without_a_body_an_offer_of_another_protocol_is_passed_over(server: Running) -> None:

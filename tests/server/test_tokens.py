@@ -1,6 +1,7 @@
 """Tokens from the command line, over both databases (spec: http §9)."""
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from hashlib import sha256
@@ -11,7 +12,7 @@ import pytest
 from agentcoord.errors import UsageError
 from agentcoordd.server.tokens import USAGE, beside, read_provision
 from tests.command import Answer
-from tests.server.calling import calling, grant, revoke, sql
+from tests.server.calling import calling, grant, received, rest, revoke, sql, wire
 from tests.server.postgres import Cluster
 from tests.server.running import agentcoordd, running
 
@@ -282,3 +283,46 @@ def test_changes_in_quick_succession_all_count_at_once(sqlite: str) -> None:
             revoke(sqlite, "m")
             assert caller.ask("GET", "/v1/whoami").status == 401
             caller.token = grant(sqlite, "m", reads=[""], writes=[""], rotate=True)
+
+
+def test_a_token_that_ends_while_a_body_comes_writes_nothing(db: str) -> None:
+    token = grant(db, "m", reads=[""], writes=[""])
+    with running(db) as server, wire(server) as connection:
+        head = f"PUT /v1/state/events/b/a.json HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n"
+        more = "If-None-Match: *\r\nExpect: 100-continue\r\nContent-Length: 10\r\nConnection: close\r\n\r\n"
+        connection.sendall(f"{head}{more}".encode())
+        assert received(connection, until=b"\r\n\r\n").startswith(b"HTTP/1.1 100 ")  # the token was good
+        revoke(db, "m")
+        with calling(server, token) as caller:
+            while caller.ask("GET", "/v1/whoami").status == 200:  # servers on PostgreSQL are told, in their time
+                pass
+        connection.sendall(b'{"data":1}')
+        assert rest(connection).startswith(b"HTTP/1.1 401 ")
+        other = grant(db, "other", reads=[""], writes=[""])
+        with calling(server, other) as caller:
+            assert caller.get("events/b/a.json").status == 404
+
+
+@pytest.mark.parametrize("spoil", ["cut short", "deleted", "symlink", "called otherwise"])
+def test_a_lock_file_that_cannot_be_marked_keeps_no_token_alive(sqlite: str, tmp_path: Path, spoil: str) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    named = sqlite
+    with running(sqlite) as server, calling(server, token) as caller:
+        assert caller.ask("GET", "/v1/whoami").status == 200
+        lock = tmp_path / "state.db.server-lock"
+        match spoil:
+            case "cut short":
+                os.truncate(lock, 0)
+            case "deleted":
+                lock.unlink()
+            case "symlink":
+                lock.rename(tmp_path / "elsewhere")
+                lock.symlink_to("elsewhere")
+            case _:
+                (tmp_path / "alias.db").symlink_to("state.db")
+                named = f"sqlite:///{tmp_path}/alias.db"
+        assert agentcoordd("token", "revoke", "m", "--db", named) == Answer(0, "revoked m\n", "")
+        if spoil == "called otherwise":
+            assert caller.ask("GET", "/v1/whoami").status == 401
+        while caller.ask("GET", "/v1/whoami").status == 200:  # it ends, or the test never does
+            pass

@@ -138,6 +138,9 @@ class _Patient(HttpToolsProtocol):
         # What comes behind a body is no header of the request: it goes where nobody looks.
         self.scope["headers"] = self.headers.copy()
         super().on_headers_complete()
+        if parser.should_upgrade():
+            # What comes behind it is the other protocol's for the parser: it must not pass for asked and answered.
+            self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -176,9 +179,12 @@ class _Patient(HttpToolsProtocol):
         self._end(status, code, told=cycle is None or cycle.response_complete)
 
     def _miss_body(self) -> None:
-        """End a connection whose request did not come whole. If one before is still being answered, without a word."""
+        """End a connection whose request did not come whole."""
+        if self.pipeline or self.flow.read_paused:  # its turn has not come, or it is up to us that nothing comes
+            self._body = self.loop.call_later(self._body_patience, self._miss_body)
+            return
         self._body = None
-        self._end(408, "request_timeout", told=not self.pipeline and not self.cycle.response_started)
+        self._end(408, "request_timeout", told=not self.cycle.response_started)
         self.cycle.disconnected = True  # nobody is to wait for the rest, nor to answer once more
         self.cycle.message_event.set()
 

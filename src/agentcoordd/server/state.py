@@ -132,6 +132,10 @@ class StateApi:
                 if not covers(machine.writes, path):
                     raise Refusal(403, "forbidden")
                 data = await data_of(path, headers, receive)
+                # While the body came, the token may have ended or lost its scopes.
+                machine = await self._authenticated(headers)
+                if not covers(machine.writes, path):
+                    raise Refusal(403, "forbidden")
                 return await self._put(path, machine, data, written_version(headers))
             case "DELETE":
                 _require_deletable(path, machine)

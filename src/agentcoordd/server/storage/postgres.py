@@ -282,8 +282,9 @@ class PostgresStorage:
             # A length is known without the data, which are read of those alone that are told.
             "SELECT told.*, state.data, coalesce(octet_length(state.data), 0) AS size FROM "
             f"(SELECT * FROM changes WHERE seq > $1 AND {where} ORDER BY seq LIMIT {limit}) AS told "
-            # Of a record, only its newest change carries data: the older ones have it no more.
-            "LEFT JOIN state ON state.path = told.path AND state.seq = told.seq"
+            # A record that was deleted and made anew has the same versions again: only its newest change is told apart.
+            "LEFT JOIN state ON NOT told.deleted AND state.path = told.path AND state.version = told.version "
+            "AND told.seq = (SELECT max(seq) FROM changes AS later WHERE later.path = told.path)"
             f") AS sized) AS step ON step.before < {CHANGES_BYTES} ORDER BY step.seq"
         )
         async with _turn(self._following, "looks at the feed"), _acquired(self._pool) as connection:

@@ -2,10 +2,9 @@
 
 import errno
 import fcntl
-import mmap
 import os
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import Final
 
@@ -24,15 +23,15 @@ _MACHINES = 10_000
 class RememberedMachines:
     """Whose tokens are, until somebody marks the file: asking the database at every request costs as much as a read."""
 
-    def __init__(self, shared: mmap.mmap) -> None:
-        self._shared: Final = shared
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor: Final = descriptor
         self._mark = b""
         self._until = 0.0
         self._machines: dict[str, Machine] = {}
 
     def get(self, token_hash: str) -> Machine | None:
-        """Give who has a token, if that is known and nothing has changed since."""
-        mark, now = self._shared[:], monotonic()
+        """Give who has a token, if that is known and nothing has changed since. Raises OSError."""
+        mark, now = os.pread(self._descriptor, _MARK, 0), monotonic()  # a map would be fatal once the file is cut short
         if mark != self._mark or now >= self._until:
             self._machines, self._mark, self._until = {}, mark, now + _SECONDS
         return self._machines.get(token_hash)
@@ -54,25 +53,23 @@ def alone(path: str) -> Generator[RememberedMachines]:
             if error.errno in (errno.EAGAIN, errno.EACCES):
                 raise StorageDown(f"another server has this database: {path}") from error
             raise StorageDown(f"database cannot be locked: {path}: {error.strerror}") from error
-        if os.fstat(descriptor).st_size < _MARK:
-            os.ftruncate(descriptor, _MARK)
-        with mmap.mmap(descriptor, _MARK, prot=mmap.PROT_READ) as shared:
-            yield RememberedMachines(shared)
+        yield RememberedMachines(descriptor)
     finally:
         os.close(descriptor)
 
 
 def mark_tokens_changed(path: str) -> None:
-    """Make a running server forget whose tokens are, once the change is stored. Raises OSError."""
-    try:
+    """Make a running server forget whose tokens are, once the change is stored.
+
+    Where the file cannot be marked, the server finds out by itself within a second: no reason to take the change back.
+    """
+    with suppress(OSError):
         descriptor = os.open(_lock_of(path), os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return  # no server has ever been here
-    try:
-        os.pwrite(descriptor, os.urandom(_MARK), 0)
-    finally:
-        os.close(descriptor)
+        try:
+            os.pwrite(descriptor, os.urandom(_MARK), 0)
+        finally:
+            os.close(descriptor)
 
 
 def _lock_of(path: str) -> str:
-    return f"{path}.server-lock"
+    return f"{os.path.realpath(path)}.server-lock"  # one file has one, whatever name it is called by

@@ -36,15 +36,15 @@ from agentcoordd.server.storage.committer import Committer
 from agentcoordd.server.storage.migrations import migrations
 from agentcoordd.server.storage.query import Values, below, page_of, page_query, stored_scopes
 from agentcoordd.server.storage.serverlock import RememberedMachines, alone, mark_tokens_changed
-from agentcoordd.server.storage.sqlitewrites import BUSY, HEAD, applied, begin_and_apply, begun, trim
+from agentcoordd.server.storage.sqlitewrites import BUSY, HEAD, applied, begin, begun, trim
 
 _T = TypeVar("_T")
 _SCHEME = "sqlite:///"
 _WAL_BYTES = 64 * 1024 * 1024
 """What the journal shrinks to again after it had to grow, as while a backup is made."""
 
-_APPLIED_HERE = 256 * 1024
-"""Bytes of records up to which the changes of a transaction are made where they come in: a millisecond or two."""
+_HERE = 0.002
+"""Seconds for which the changes of a transaction are made where they come in; what is left then goes to a thread."""
 
 _FEED = HEAD.replace("SELECT max(", "SELECT name, forgotten, max(", 1)
 
@@ -105,7 +105,10 @@ async def _opened(
             os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             writer, reader, lister = [connections.enter_context(closing(_connect(path))) for _ in range(3)]
-            _migrate(writer)
+            if machines is None:
+                _migrate_unless_served(path, writer)
+            else:
+                _migrate(writer)
             writer.execute("PRAGMA wal_autocheckpoint = 2000")
             writer.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
             for connection in (reader, lister):
@@ -144,6 +147,18 @@ def _connect(path: str) -> sqlite3.Connection:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")
     return connection
+
+
+def _migrate_unless_served(path: str, connection: sqlite3.Connection) -> None:
+    """Keep a schema from changing under a server, which would be of an earlier release. Raises StorageDown."""
+    (done,) = connection.execute("PRAGMA user_version").fetchone()
+    if not 0 < done < max(step.number for step in migrations("sqlite")):
+        return _migrate(connection)
+    try:
+        with alone(path):
+            return _migrate(connection)
+    except StorageDown as error:
+        raise StorageDown(f"{error}, of an earlier release: stop it first, then start this release's") from error
 
 
 def _migrate(connection: sqlite3.Connection) -> None:
@@ -288,7 +303,7 @@ class SqliteStorage:
             if isinstance(error.__cause__, sqlite3.IntegrityError):
                 return False
             raise
-        self._tokens_changed()
+        mark_tokens_changed(self._path)
         return True
 
     async def revoke(self, machine: str) -> bool:
@@ -299,12 +314,8 @@ class SqliteStorage:
         )
         with _reported("tokens"):
             revoked = self._writer.execute(query, (machine,)).rowcount == 1
-        self._tokens_changed()  # also of one that was revoked before: whoever was cut off then has not said so
+        mark_tokens_changed(self._path)  # also of one that was revoked before: whoever was cut off then has not said so
         return revoked
-
-    def _tokens_changed(self) -> None:
-        with _reported(self._path):
-            mark_tokens_changed(self._path)
 
     async def grants(self) -> Sequence[Grant]:
         """List all machines, by name."""
@@ -322,12 +333,14 @@ class SqliteStorage:
         at = stamp(datetime.now(UTC))
         with _reported("write"):
             try:
-                if sum(len(write.data or "") for write in writes) > _APPLIED_HERE or not begun(self._writer):
-                    verdicts = await self._written(partial(begin_and_apply, self._writer, writes, at))
-                else:
-                    # In memory until the commit, which alone has to wait for the disk. A thread would have to ask for
-                    # the interpreter after each statement, from one that has requests to answer.
-                    verdicts = applied(self._writer, writes, at)
+                if not begun(self._writer):
+                    await self._written(partial(begin, self._writer))
+                # In memory until the commit, which alone has to wait for the disk. A thread would have to ask for the
+                # interpreter after each statement, from one that has requests to answer. What is large goes there.
+                verdicts = applied(self._writer, writes, at, seconds=_HERE)
+                if len(verdicts) < len(writes):
+                    rest = writes[len(verdicts) :]
+                    verdicts += await self._written(partial(applied, self._writer, rest, at))
                 await self._written(partial(self._writer.execute, "COMMIT"))
             except BaseException:
                 if self._writer.in_transaction:  # of some errors, SQLite has ended it already

@@ -2,6 +2,8 @@
 
 import sqlite3
 from collections.abc import Sequence
+from math import inf
+from time import monotonic
 
 from agentcoordd.server.storage.base import Verdict, Write
 
@@ -23,24 +25,26 @@ def begun(connection: sqlite3.Connection) -> bool:
     return True
 
 
-def begin_and_apply(connection: sqlite3.Connection, writes: Sequence[Write], at: str) -> list[Verdict]:
-    """Begin a transaction as soon as other processes let us, and make the changes."""
+def begin(connection: sqlite3.Connection) -> None:
+    """Begin a transaction as soon as other processes let us."""
     connection.execute(f"PRAGMA busy_timeout = {int(BUSY * 1000)}")
     try:
         connection.execute("BEGIN IMMEDIATE")
     finally:
         connection.execute("PRAGMA busy_timeout = 0")
-    return applied(connection, writes, at)
 
 
-def applied(connection: sqlite3.Connection, writes: Sequence[Write], at: str) -> list[Verdict]:
-    """Make changes within a transaction, each with the number that follows."""
+def applied(connection: sqlite3.Connection, writes: Sequence[Write], at: str, *, seconds: float = inf) -> list[Verdict]:
+    """Make changes within a transaction, each with the number that follows; as many as there is time for."""
+    until = monotonic() + seconds
     (head,) = connection.execute(HEAD).fetchone()
     verdicts: list[Verdict] = []
     for write in writes:
         verdict = _apply(connection, write, at, head + 1)
         head += verdict is not None
         verdicts.append(verdict)
+        if monotonic() > until:
+            break
     return verdicts
 
 
@@ -78,7 +82,7 @@ def trim(connection: sqlite3.Connection, keep: int) -> None:
     last = head - keep
     if last <= 0:
         return
-    begin_and_apply(connection, (), "")
+    begin(connection)
     try:
         connection.execute("UPDATE feed SET forgotten = max(forgotten, ?)", (last,))
         connection.execute("DELETE FROM changes WHERE seq <= ?", (last,))

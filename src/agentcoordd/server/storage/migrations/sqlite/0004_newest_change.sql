@@ -2,7 +2,8 @@
 -- path, and a counter in a table of its own, were most of what a transaction had to bring to the disk.
 ALTER TABLE state ADD COLUMN seq INTEGER NOT NULL DEFAULT 0;
 
-UPDATE state SET seq = ifnull((SELECT max(changes.seq) FROM changes WHERE changes.path = state.path), 0);
+UPDATE state SET seq = (SELECT max(changes.seq) FROM changes WHERE changes.path = state.path)
+WHERE path IN (SELECT path FROM changes);
 
 -- A number is given once, also after the newest change was forgotten: `feed` remembers up to where that is.
 CREATE TABLE numbered (
