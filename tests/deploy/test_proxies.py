@@ -122,8 +122,8 @@ def _caddy(upstream: int, certified: Certificate, directory: Path) -> Generator[
             "reverse_proxy 127.0.0.1:8787": f"reverse_proxy 127.0.0.1:{upstream}",
         },
     )
-    # A port of its own instead of 80, which belongs to the machine.
-    text = text.replace("admin off", f"admin off\n\tauto_https disable_redirects\n\thttp_port {free_port()}", 1)
+    # A port of its own instead of 80, which belongs to the machine; that nothing listens there is tested below.
+    text = text.replace("admin off", f"admin off\n\thttp_port {free_port()}", 1)
     (directory / "Caddyfile").write_text(text, "utf-8")
     command = [caddy, "run", "--adapter", "caddyfile", "--config", str(directory / "Caddyfile")]
     with _started(["env", f"HOME={directory}", f"XDG_DATA_HOME={directory}/data", *command], port, logs[1]):

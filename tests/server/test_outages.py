@@ -250,3 +250,19 @@ def test_while_another_process_writes_to_the_file_the_others_are_answered(sqlite
         connection.execute("COMMIT")
         assert writing.result(PATIENCE).status == 201
         assert other.get(path).json()["data"] == "x" * size
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_file_that_is_taken_away_is_not_written_to_any_more(sqlite: str, tmp_path: Path, how: str) -> None:
+    token = grant(sqlite, "m", reads=[""], writes=[""])
+    with running(sqlite) as server, calling(server, token) as caller:
+        caller.create("events/b/a.json")
+        (tmp_path / "state.db").rename(tmp_path / "away.db")
+        if how == "replaced":
+            (tmp_path / "state.db").touch(0o600)
+        assert caller.put("events/b/b.json", 1, if_none_match="*").refusal == FULL
+        assert caller.ask("GET", "/v1/health").refusal == FULL
+        (tmp_path / "state.db").unlink(missing_ok=True)
+        (tmp_path / "away.db").rename(tmp_path / "state.db")
+        caller.create("events/b/b.json")
+        assert caller.ask("GET", "/v1/health").status == 200

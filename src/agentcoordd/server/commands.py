@@ -17,7 +17,7 @@ from agentcoord.protocol.documents import encode_pretty
 from agentcoordd.server import tokens
 from agentcoordd.server.serve import Serving, serve
 from agentcoordd.server.storage.base import Grant
-from agentcoordd.server.storage.opening import open_tokens
+from agentcoordd.server.storage.opening import absolute, open_tokens
 from agentcoordd.server.storage.urls import shown
 
 _DB = "AGENT_COORD_SERVER_DB"
@@ -60,7 +60,7 @@ def _serve(
     if (tls_cert is None) != (tls_key is None):
         raise UsageError("--tls-cert and --tls-key belong together")
     serving = Serving(db, host, port, keep_changes, access_log, tls_cert, tls_key)
-    _say(f"agentcoordd server: {shown(db)}")
+    _say(f"agentcoordd server: {shown(absolute(db))}")
     anyio.run(partial(serve, serving, _say, _notify), backend_options={"use_uvloop": True})
 
 

@@ -126,6 +126,9 @@ class _Patient(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         if len(self.pipeline) >= _PIPELINED:
             raise _TooMuch
+        if sum([len(name) + len(value) for name, value in self.headers]) > _HEAD_BYTES:  # one that came in one piece
+            self._refuse(431, "head_too_large")
+            raise _TooMuch
         parser = cast("HttpRequestParser", self.parser)
         if parser.should_upgrade() and carries_body(dict(self.headers)):
             # The parser would take the body for the other protocol's, and nobody here would ever see it.

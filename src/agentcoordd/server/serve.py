@@ -151,6 +151,10 @@ async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[i
 
         server = _Server(config, protocol, closing, started)
         server.handshake_seconds = serving.head_seconds
+        # What a library leaves behind, as after a connection that hung, is one line and no traceback.
+        asyncio.get_running_loop().set_exception_handler(
+            lambda _, left: say(f"{left['message']} {type(left.get('exception')).__name__}")
+        )
         async with open_tasks() as tasks:
             await tasks.start(_exit_on_signal, server)  # before anybody hears that the server is there to be ended
             await server.serve(sockets=[listener])

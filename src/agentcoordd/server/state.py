@@ -57,6 +57,10 @@ class StateApi:
             except StorageDown as down:
                 seen.failed(down)
                 answer = Refusal(503, "storage_unavailable").answer
+            except anyio.get_cancelled_exc_class():  # the server ends, and has waited long enough
+                seen.status = 503
+                await deliver(Refusal(503, "storage_unavailable", close=True).answer, send)
+                raise
             seen.status = 200 if answer is None else answer.status  # without an answer, a stream was sent
             if answer is not None:
                 await deliver(answer, send)

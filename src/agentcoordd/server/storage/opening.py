@@ -48,3 +48,12 @@ def _is_postgres(url: str) -> bool:
     if find_spec("asyncpg") is None:
         raise UsageError("--db is PostgreSQL, which needs the extra: pip install 'agent-coord[postgres]'")
     return True
+
+
+def absolute(url: str) -> str:
+    """Give a database URL with a file's whole path. Raises UsageError."""
+    if url.startswith(POSTGRES):
+        return url
+    from agentcoordd.server.storage.sqlite import path_of
+
+    return f"sqlite:///{path_of(url)}"

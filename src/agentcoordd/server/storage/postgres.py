@@ -187,7 +187,10 @@ def _not_opened(url: str, error: BaseException) -> StorageDown:
     advice = ""
     if isinstance(error, asyncpg.InsufficientPrivilegeError):
         advice = "; let a role that may create tables there open it once, or grant this one CREATE on the schema"
-    return StorageDown(f"{_down(error)}: {place(url) or 'the database of --db'}{advice}")
+    told = error.message if isinstance(error, asyncpg.PostgresError) else ""  # by the server, which knows no password
+    told = told or (error.strerror or "" if isinstance(error, OSError) else "")
+    why = f"{_down(error)}{told and f', {told}'}"
+    return StorageDown(f"{why}: {place(url) or 'the database of --db'}{advice}")
 
 
 async def _migrate(connection: "PoolConnectionProxy[Any]") -> None:

@@ -4,6 +4,7 @@ Point reads are answered where they are asked: they cost less than handing them 
 Listings have a thread and a connection of their own, writes share transactions (see `committer`).
 """
 
+import errno
 import os
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
@@ -214,6 +215,7 @@ class SqliteStorage:
         self._writing = anyio.CapacityLimiter(1)
         self._listing = anyio.CapacityLimiter(1)
         self._news = anyio.Event()
+        self._inode = os.stat(path).st_ino
 
     async def machine(self, token_hash: str) -> Machine | None:
         """Find whose token has this SHA-256, unless it was revoked."""
@@ -281,7 +283,13 @@ class SqliteStorage:
     async def check(self) -> None:
         """Ask the database whether it answers."""
         with _reported("check"):
+            self._require_in_place()
             self._reader.execute("SELECT count(*) FROM feed").fetchone()
+
+    def _require_in_place(self) -> None:
+        """Refuse to go on with a file that was removed or replaced: what it is given ends with this process."""
+        if os.stat(self._path).st_ino != self._inode:
+            raise OSError(errno.ESTALE, "the file was replaced under the server, which has to be started anew")
 
     async def grant(
         self, machine: str, token_hash: str, *, reads: Sequence[str], writes: Sequence[str], rotate: bool
@@ -331,7 +339,8 @@ class SqliteStorage:
 
     async def _commit(self, writes: Sequence[Write]) -> Sequence[Verdict]:
         at = stamp(datetime.now(UTC))
-        with _reported("write"):
+        with _reported(self._path):
+            self._require_in_place()
             try:
                 if not begun(self._writer):
                     await self._written(partial(begin, self._writer))
