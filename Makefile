@@ -37,6 +37,7 @@ lint: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python bench/startup.py
+	$(BIN)/python bench/client.py
 	$(BIN)/python bench/status_scan.py
 	$(BIN)/python bench/trail.py
 	$(BIN)/python bench/durable_write.py

@@ -67,18 +67,24 @@ def run(argv: Sequence[str], environment: Mapping[str, str]) -> Run:
 
 
 def interleave(
-    programs: Mapping[str, Sequence[str]], *, rounds: int, environment: Mapping[str, str]
+    programs: Mapping[str, Sequence[str]],
+    *,
+    rounds: int,
+    environment: Mapping[str, str],
+    changes: Mapping[str, Mapping[str, str]] | None = None,
 ) -> dict[str, Figures]:
     """Run each program once a round, in turns that start with another one each time.
 
-    A first round only warms the caches. Ends the script when a program fails: its time would mean nothing.
+    `changes` are what the environment of one program, by its name, has besides. A first round only warms the
+    caches. Ends the script when a program fails: its time would mean nothing.
     """
     taken: dict[str, list[Run]] = {name: [] for name in programs}
     names = list(programs)
+    own = {name: {**environment, **(changes or {}).get(name, {})} for name in names}
     for number in range(rounds + 1):
         first = number % len(names)
         for name in names[first:] + names[:first]:
-            ran = run(programs[name], environment)
+            ran = run(programs[name], own[name])
             if ran.exit != 0:
                 sys.exit(f"{name} exited with {ran.exit}: {' '.join(programs[name])}")
             if number > 0:

@@ -36,6 +36,7 @@ class Coord:
         for made in (self.home, self.tmp, self.work):
             made.mkdir()
         self.env: dict[str, str] = {
+            "AGENT_COORD_RUNTIME_DIR": str(directory / "run"),  # no daemon of the person who runs the tests
             "AGENT_COORD_STATE_ROOT": str(self.state),
             "HOME": str(self.home),
             "LANG": "C.UTF-8",

@@ -5,8 +5,11 @@ import sys
 
 # Nothing else is imported up here: until `main` handles signals, an interrupt would show a traceback.
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from agentcoord.client import Broken
+
 _UNKNOWN = 2
-_INPUT_BYTES = 8 * 1024 * 1024
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,49 +31,63 @@ def _guarded(argv: list[str]) -> int:
         if _ended:  # what Python made of a signal's exit where it allows none through, as in making a class
             return 128 + _ended[0]
         from agentcoord.files import discreet
+        from agentcoord.process import write
 
-        _write(2, f"{discreet(_fault(error))}\n".encode("utf-8", "replace"))
+        write(2, f"{discreet(_fault(error))}\n".encode("utf-8", "replace"))
         return _UNKNOWN
 
 
 def _run(argv: list[str]) -> int:
+    from agentcoord.client import forwarded
+
+    ended = forwarded(argv)
+    return ended if isinstance(ended, int) else _run_here(argv, ended)
+
+
+def _run_here(argv: list[str], broken: "Broken | None") -> int:
+    """Run a command in this process, as a new one or as one that a daemon was lost with."""
     import gc
 
     gc.disable()  # one command makes no cycles worth looking for, and a large state many objects to look through
     from datetime import UTC, datetime
 
+    from agentcoord import process
     from agentcoord.cli.output import Invocation, Terminal
     from agentcoord.cli.run import run_alone
     from agentcoord.files import printable
 
     def now() -> datetime:
-        return datetime.now(UTC)
+        return begun or datetime.now(UTC)
 
+    def read_file(path: str) -> bytes:
+        return inputs[path] if path in inputs else process.read_file(path)
+
+    def read_stdin() -> bytes:
+        return inputs["-"] if "-" in inputs else process.read_stdin()
+
+    if broken is None:
+        begun, inputs, chance = None, {}, os.urandom
+    else:
+        from agentcoord.cli.chance import stream
+
+        begun, inputs, chance = datetime.fromisoformat(broken.now), broken.inputs, stream(broken.seed)
     env = dict(os.environ)
     output = run_alone(
         Invocation(
             argv=tuple(argv),
             env=env,
-            cwd=_cwd(),
+            cwd=process.working_directory(),
             now=now,
-            random=os.urandom,
-            read_file=_read_file,
-            stdin=_read_stdin,
-            program=os.path.join(_cwd(), sys.argv[0]),
+            random=chance,
+            read_file=read_file,
+            stdin=read_stdin,
+            program=process.program(),
             node=os.uname().nodename,
-            terminal=_terminal(Terminal, env),
+            terminal=Terminal(*process.terminal(env)),
         )
     )
-    if output.stderr:
-        lines = "".join(f"{line}\n" for line in output.stderr)
-        _write(2, printable(lines).encode())
-    fault = None
-    for chunk in output.answer:
-        fault = fault or _write(1, chunk)
-    if fault is not None:
-        _write(2, f"cannot write the answer to stdout: {fault}; what the command did stands\n".encode())
-        return output.exit or _UNKNOWN
-    return output.exit
+    lines = "".join(f"{line}\n" for line in output.stderr)
+    return process.say(printable(lines).encode(), output.answer, output.exit)
 
 
 def _handle_signals() -> None:
@@ -125,63 +142,6 @@ def _require_utf8() -> None:
     """Start again in UTF-8 mode under a locale of another encoding: state is UTF-8 everywhere."""
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except OSError:  # removed under our feet: absolute paths still work
-        return ""
-
-
-def _read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
-        return _bounded(file.read(_INPUT_BYTES + 1))
-
-
-def _read_stdin() -> bytes:
-    with open(0, "rb", closefd=False) as file:
-        return _bounded(file.read(_INPUT_BYTES + 1))
-
-
-def _bounded(data: bytes) -> bytes:
-    """Refuse what no record could hold, such as a device that never ends."""
-    if len(data) > _INPUT_BYTES:
-        import errno
-
-        raise OSError(errno.EFBIG, f"larger than {_INPUT_BYTES >> 20} MiB")
-    return data
-
-
-def _terminal(kind: type, env: dict[str, str]):
-    person = os.isatty(1)
-    if not person:
-        return kind(notices=os.isatty(2))
-    columns = os.get_terminal_size(1).columns or 80
-    plain = bool(env.get("NO_COLOR")) or env.get("TERM", "dumb") == "dumb"
-    return kind(person=True, columns=columns, colour=not plain, notices=os.isatty(2))
-
-
-def _write(descriptor: int, data: bytes) -> str | None:
-    """Write everything; gives why the answer is incomplete, None also for a reader that went away."""
-    rest = memoryview(data)
-    try:
-        while rest:
-            try:
-                rest = rest[os.write(descriptor, rest) :]
-            except BlockingIOError:  # a pipe that its other end made non-blocking, and full
-                _wait_for_room(descriptor)
-    except BrokenPipeError:
-        return None
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
-
-
-def _wait_for_room(descriptor: int) -> None:
-    import select
-
-    select.select([], [descriptor], [])
 
 
 if __name__ == "__main__":

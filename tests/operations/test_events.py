@@ -50,6 +50,29 @@ async def test_a_name_that_is_taken_is_left_alone(stage: Stage, taken: int) -> N
     assert len(await stage.records()) == taken + 1
 
 
+async def test_the_work_of_the_same_command_is_not_done_twice(stage: Stage) -> None:
+    first = await record_event(stage.context(), said(message="half way"))
+    before = await stage.records()
+    stage.chance.drawn = 0  # a command that a daemon was lost with draws the same again
+    assert await record_event(stage.context(), said(message="half way")) == first
+    assert await stage.records() == before
+
+
+async def test_the_same_name_for_something_else_is_a_name_that_is_taken(stage: Stage) -> None:
+    first = await record_event(stage.context(), said(message="half way"))
+    stage.chance.drawn = 0
+    second = await record_event(stage.context(), said(message="done"))
+    assert first.record["event_id"] != second.record["event_id"]
+    assert len(await stage.records()) == 2
+
+
+async def test_a_name_that_is_taken_by_what_may_not_be_read_is_left_alone(stage: Stage) -> None:
+    await record_event(stage.context(), said())
+    stage.chance.drawn = 0
+    await record_event(stage.context(FaultyStore(stage.store, unreadable="events/")), said())
+    assert len(await stage.records()) == 2
+
+
 async def test_three_taken_names_are_enough(stage: Stage) -> None:
     for number in (1, 2, 3):
         stage.lay(f"events/b1/20260101T000000.000000Z-{number:08x}.json", {"other": number})

@@ -19,7 +19,9 @@ class Recorded(Struct, frozen=True):
 
 
 async def record_event(context: Context, said: Said, extra: Document | None = None) -> Recorded:
-    """Record an ordinary event. Nothing is read for it, so a token that may only write will do.
+    """Record an ordinary event. Nothing is read for it, so a token that may only write will do, unless something
+    has its name already: what stands there just as it would be written is the work of this very command, which was
+    begun in a daemon and is run again with the same instant and chance.
 
     Raises UsageError for an invalid event, StoreError when it is not certain to be stored.
     """
@@ -30,14 +32,22 @@ async def record_event(context: Context, said: Said, extra: Document | None = No
         now = context.now()
         name = event_id(now, context.random(ID_BYTES))
         record = build_event(said, name, context.identity, now, extra)
+        path = event_path(said.batch_id, name)
         try:
-            await context.store.write(
-                event_path(said.batch_id, name), record, version=None, note=f"Record event {said.batch_id} {name}"
-            )
+            await context.store.write(path, record, version=None, note=f"Record event {said.batch_id} {name}")
         except Conflict:
-            continue
+            if not await _stands(context, path, record):
+                continue
         return Recorded(record=record)
     raise StoreError(f"event id collision while recording event for {said.batch_id}")
+
+
+async def _stands(context: Context, path: str, record: Document) -> bool:
+    try:
+        stored = await context.store.read(path)
+    except CoordError:  # not to be read with this token, or no record at all: then it is not known to be ours
+        return False
+    return stored is not None and stored.document == record
 
 
 async def emit(context: Context, said: Said, extra: Document | None = None) -> None:
