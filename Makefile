@@ -45,6 +45,7 @@ bench: $(DEV)
 	$(BIN)/python bench/claims_race.py --kill
 	$(BIN)/python bench/server.py
 	$(BIN)/python bench/server_memory.py
+	$(BIN)/python bench/daemon_socket.py
 
 # The lock names every package by version and hash, for every Python and system the project runs on.
 COMPILE := $(UV) pip compile --quiet --no-config --upgrade --universal --python-version 3.11 --generate-hashes \

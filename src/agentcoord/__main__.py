@@ -59,10 +59,10 @@ def _run_here(argv: list[str], broken: "Broken | None") -> int:
     def now() -> datetime:
         return begun or datetime.now(UTC)
 
-    def read_file(path: str) -> bytes:
+    async def read_file(path: str) -> bytes:
         return inputs[path] if path in inputs else process.read_file(path)
 
-    def read_stdin() -> bytes:
+    async def read_stdin() -> bytes:
         return inputs["-"] if "-" in inputs else process.read_stdin()
 
     if broken is None:

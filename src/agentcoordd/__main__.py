@@ -1,5 +1,6 @@
 """`agentcoordd`: the processes that run for long, and the tokens of the machines that call them."""
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 
@@ -12,9 +13,9 @@ Usage: agentcoordd <command> [options]
 Commands:
   server   Serve state over HTTP from a database
   token    Add, rotate, revoke or list the tokens of machines
-  run      The daemon of this machine (not part of this release)
+  run      The daemon of this user on this machine
 
-agentcoordd server --help and agentcoordd token --help say more.
+Each says more when asked for --help.
 """
 
 
@@ -42,9 +43,18 @@ def _run(argv: Sequence[str]) -> int:
         case "server" | "token":
             return _server_command(command)(rest)
         case "run":
-            raise StoreError("the daemon is not part of this release yet; agent-coord works without it")
+            return _daemon(rest)
         case _:
             raise UsageError(f"unknown command: {command}; see agentcoordd --help")
+
+
+def _daemon(rest: Sequence[str]) -> int:
+    from agentcoordd import daemon  # the server has no use for it, nor it for the server
+
+    if "--help" in rest or "-h" in rest:
+        sys.stdout.write(daemon.HELP)
+        return Exit.OK
+    return daemon.run(daemon.read_options(rest), dict(os.environ))
 
 
 def _server_command(name: str) -> Callable[[Sequence[str]], int]:

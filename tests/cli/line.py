@@ -37,7 +37,7 @@ class Line:
                 now=self.clock.now,
                 random=self.chance,
                 read_file=self._read_file,
-                stdin=lambda: self.stdin,
+                stdin=self._read_stdin,
                 program="/opt/bin/agent-coord",
                 node=self.node,
                 terminal=terminal or Terminal(),
@@ -74,12 +74,24 @@ class Line:
         """Give stdout with the state root's own name left out."""
         return re.sub(re.escape(os.fsencode(self.root)), b"$ROOT", output.stdout)
 
-    def _read_file(self, path: str) -> bytes:
+    async def _read_stdin(self) -> bytes:
+        return self.stdin
+
+    async def _read_file(self, path: str) -> bytes:
+        return self._content(path)
+
+    def _content(self, path: str) -> bytes:
         if path in self.files:
             return self.files[path]
         if path.startswith("/proc/self/fdinfo/") and self.files:  # which numbers mounts of this machine's own table
             raise FileNotFoundError(path)
         return Path(path).read_bytes()
+
+
+async def nothing(path: str = "-") -> bytes:
+    """Read an empty file, whatever it is called."""
+    del path
+    return b""
 
 
 def said(output: Output) -> tuple[int, bytes, list[str]]:

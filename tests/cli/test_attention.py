@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_read_is_exit_2_and_a_vast_one_is_too_large(
     output = line.local("attention-upsert", "--record-json", "none.json")
     assert said(output) == (2, b"", ["attention record unreadable: none.json: No such file or directory"])
 
-    def vast(path: str) -> bytes:
+    async def vast(path: str) -> bytes:
         raise OSError(errno.EFBIG, "larger than 64 MiB")
 
     monkeypatch.setattr(line, "_read_file", vast)

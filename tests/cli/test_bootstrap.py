@@ -11,6 +11,7 @@ import pytest
 
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.run import run, settle
+from tests.cli.line import nothing
 from tests.command import PATIENCE
 from tests.operations.stage import Chance, FakeClock
 
@@ -58,8 +59,8 @@ class Machine:
                     cwd=self.cwd,
                     now=FakeClock().now,
                     random=Chance(),
-                    read_file=lambda path: Path(path).read_bytes(),
-                    stdin=bytes,
+                    read_file=nothing,
+                    stdin=nothing,
                     program=str(self.command if program is None else program),
                 )
             )

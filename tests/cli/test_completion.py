@@ -15,7 +15,7 @@ from agentcoord.cli.options import OPTIONS, Option
 from agentcoord.cli.output import Invocation
 from agentcoord.protocol.statuses import CANONICAL
 from agentcoord.stores.local import LocalStore
-from tests.cli.line import Line
+from tests.cli.line import Line, nothing
 from tests.operations.stage import Chance, FakeClock
 
 
@@ -220,8 +220,8 @@ def test_any_line_has_an_answer(words: list[str], index: int, shell: str) -> Non
         cwd="/",
         now=FakeClock().now,
         random=Chance(),
-        read_file=lambda path: b"",
-        stdin=lambda: b"",
+        read_file=nothing,
+        stdin=nothing,
     )
     current = words[index] if index < len(words) else ""
     for candidate in complete([shell, str(index), *words], invocation).decode().splitlines():

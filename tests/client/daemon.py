@@ -107,14 +107,18 @@ class Conversation:
         """The command as the client described it."""
         told = self.params
         now = datetime.fromisoformat(told["now"])
+
+        async def read(path: str = "-") -> bytes:
+            return self.read(path)
+
         return Invocation(
             argv=tuple(told["argv"]),
             env=told["env"],
             cwd=told["cwd"],
             now=lambda: now,
             random=stream(bytes.fromhex(told["seed"])),
-            read_file=self.read,
-            stdin=lambda: self.read("-"),
+            read_file=read,
+            stdin=read,
             program=told["program"],
             node=told["node"],
             terminal=Terminal(**told["terminal"]),

@@ -56,6 +56,13 @@ def request_of(words: Words) -> Any:
         raise
 
 
+def build_all() -> None:
+    """Build every command now, for a process that will run many."""
+    for name in _BUILDERS:
+        _built(name)
+    request_of(Words(command="status"))  # the first call of any command loads what typer puts off until then
+
+
 def _spelled(option: Option, value: object) -> list[str]:
     if option.kind == "flag":
         return [f"--{option.name}"]

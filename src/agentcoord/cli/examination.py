@@ -8,6 +8,7 @@ from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.render.doctor import render_report, render_stack
 from agentcoord.cli.requests import DoctorRequest
+from agentcoord.cli.run import settle
 from agentcoord.errors import CoordError, Exit, StackUsageError
 from agentcoord.files import printable
 from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
@@ -39,7 +40,12 @@ def file_system_of(selection: Selection, invocation: Invocation) -> FileSystem |
     local = open_local(selection, invocation.cwd)
     if local is None:
         return None
-    return look(local.root, invocation.read_file, invocation.random, mac=sys.platform == "darwin")
+
+    def read_file(path: str) -> bytes:
+        # A doctor runs in the process of whoever asks, where reading is not waited for.
+        return settle(invocation.read_file(path))
+
+    return look(local.root, read_file, invocation.random, mac=sys.platform == "darwin")
 
 
 async def examination(

@@ -1,7 +1,8 @@
 """What there is when a command starts, and what came of it. Values, so that both can travel."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from datetime import datetime
+from typing import Any
 
 from msgspec import Struct, field
 
@@ -28,6 +29,8 @@ class Invocation(Struct, frozen=True):
     `cwd` is empty when the caller's working directory was removed. `stdin` and `read_file` give
     bytes and raise OSError; `now` answers in UTC; `random` gives that many bytes. `program` is the
     absolute path of the command, for `bootstrap`, and `node` what the machine calls itself.
+
+    Whose command it is may be another process: then reading is waited for. In the caller's own process it never is.
     """
 
     argv: tuple[str, ...]
@@ -35,8 +38,8 @@ class Invocation(Struct, frozen=True):
     cwd: str
     now: Callable[[], datetime]
     random: Callable[[int], bytes]
-    read_file: Callable[[str], bytes]
-    stdin: Callable[[], bytes]
+    read_file: Callable[[str], Coroutine[Any, Any, bytes]]
+    stdin: Callable[[], Coroutine[Any, Any, bytes]]
     program: str = "agent-coord"
     node: str = ""
     terminal: Terminal = Terminal()

@@ -101,23 +101,27 @@ async def _register_batch(words: Words, settings: Settings, invocation: Invocati
 
     usage.require_options(words)
     asked = request_of(words)
-    manifest = _content(asked.file, "batch manifest", invocation)
+    manifest = await _content(asked.file, "batch manifest", invocation)
     prompt = None
     if asked.launch_prompt is not None:
-        prompt = _content(asked.launch_prompt, "launch prompt", invocation, stdin=True)
+        prompt = await _content(asked.launch_prompt, "launch prompt", invocation, stdin=True)
     request = BatchRequest(manifest=manifest, batch_id=asked.batch_id, launch_prompt=prompt, synthetic=asked.synthetic)
     async with _context(settings, invocation, output) as context:
         result = await register_batch(context, request)
     render_batch(result, output, json=words.flag("json"))
 
 
-def _content(path: str, what: str, invocation: Invocation, *, stdin: bool = False, most: int | None = None) -> bytes:
+async def _content(
+    path: str, what: str, invocation: Invocation, *, stdin: bool = False, most: int | None = None
+) -> bytes:
     """Read a file that the caller named, with the caller's own rights.
 
     Raises UsageError for one that is not given at all since it is far larger than `most` bytes, StoreError.
     """
     try:
-        return invocation.stdin() if stdin and path == "-" else invocation.read_file(absolute(path, invocation.cwd))
+        if stdin and path == "-":
+            return await invocation.stdin()
+        return await invocation.read_file(absolute(path, invocation.cwd))
     except OSError as error:
         if most is not None and error.errno == errno.EFBIG:
             raise UsageError(f"{what} exceeds {most} bytes") from error
@@ -224,7 +228,7 @@ async def _attention_upsert(words: Words, settings: Settings, invocation: Invoca
 
     usage.require_options(words)
     path = request_of(words).record_json
-    record = read_attention(_content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES))
+    record = read_attention(await _content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES))
     async with _context(settings, invocation, output) as context:
         result = await upsert_attention(context, record)
     render_change(result, output, json=words.flag("json"))
@@ -295,7 +299,7 @@ async def _config_set(words: Words, settings: Settings, invocation: Invocation, 
     from agentcoord.cli.app import request_of
     from agentcoord.cli.saving import save
 
-    save(request_of(words), settings, invocation, output)
+    await save(request_of(words), settings, invocation, output)
 
 
 async def _doctor(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:

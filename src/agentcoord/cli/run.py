@@ -4,10 +4,10 @@ Nothing here prints, exits or looks around: what there is comes in as an Invocat
 it goes out as an Output, so that whoever asked need not be this process.
 """
 
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -27,13 +27,13 @@ from agentcoord.stores.opening import (
     takes_waiting,
 )
 
-if TYPE_CHECKING:
-    pass
-
 _T = TypeVar("_T")
 _HELP = ("help", "-h", "--help")
 _INSTALL_ROOT = __file__.rsplit("/", 4)[0]
 """Where this code was put: a checkout that carries its own state serves reads when nothing is selected."""
+
+ANSWER_BYTES = 64 * 1024 * 1024
+"""What one command may answer for somebody else, who keeps all of it until the end."""
 
 COMPLETE = "__complete"
 """What completion code in a shell calls; not a command for people."""
@@ -80,6 +80,69 @@ async def run(invocation: Invocation) -> Output:
     return output
 
 
+class Vast(Exception):
+    """An answer is more than can be kept for somebody else."""
+
+
+class Chosen(Struct, frozen=True):
+    """What a command is going to do, and with what: its words, and the settings that name its backend."""
+
+    words: Words
+    settings: Settings
+
+
+class Aside(Protocol):
+    """Runs a function in a thread of its own, and gives what it returns or raises."""
+
+    async def __call__(self, function: Callable[[], _T], /) -> _T:
+        """Wait for the function's end; who stops waiting does not stop the function."""
+        ...
+
+
+Agree = Callable[[Chosen | None], Awaitable[None]]
+"""Asked before anything is done, with what was chosen; None when the words were already enough for the answer."""
+
+
+async def run_for(invocation: Invocation, aside: Aside, agree: Agree) -> Output:
+    """Run one command for somebody else, in an event loop that has others to serve.
+
+    Files are read and written `aside`; a remote backend is waited for in the loop. Raises what `agree` raises, and
+    Vast for an answer of more than ANSWER_BYTES.
+    """
+    output = Output()
+    task = None
+    with _answering(output):
+        task = await aside(partial(_begin, invocation, output))
+    await agree(None if task is None else task.chosen)
+    with _answering(output):
+        if task is None:
+            pass
+        elif task.waits:
+            await task.steps()
+        else:
+            await aside(partial(_settle_whole, task.steps, output))
+    if not isinstance(output.answer, (list, tuple)):
+        output.answer = await aside(partial(_whole, output.answer))
+    return output
+
+
+def _settle_whole(steps: Callable[[], Coroutine[Any, Any, None]], output: Output) -> None:
+    settle(steps())
+    output.answer = _whole(output.answer)
+
+
+def _whole(answer: Iterable[bytes]) -> list[bytes]:
+    """Make all of an answer, which may be made only as it is read. Raises Vast."""
+    chunks: list[bytes] = []
+    length = 0
+    for chunk in answer:
+        chunks.append(chunk)
+        length += len(chunk)
+        if length > ANSWER_BYTES:
+            raise Vast(f"the answer is larger than {ANSWER_BYTES >> 20} MiB")
+    return chunks
+
+
 @contextmanager
 def _answering(output: Output) -> Generator[None]:
     """Turn what is raised on purpose into what a person reads and the shell sees."""
@@ -97,6 +160,7 @@ class _Task(Struct, frozen=True):
 
     steps: Callable[[], Coroutine[Any, Any, None]]
     waits: bool = False
+    chosen: Chosen | None = None
 
 
 def _begin(invocation: Invocation, output: Output) -> _Task | None:
@@ -131,7 +195,9 @@ def _begin(invocation: Invocation, output: Output) -> _Task | None:
         _hint_at_relative_root(settings.selection, invocation, output)
         require_address(settings.selection)
         waits = takes_waiting(settings.selection)
-    return _Task(partial(PERFORMERS.get(command, absent), words, settings, invocation, output), waits=waits)
+    return _Task(
+        partial(PERFORMERS.get(command, absent), words, settings, invocation, output), waits, Chosen(words, settings)
+    )
 
 
 def _hint_at_relative_root(selection: Selection, invocation: Invocation, output: Output) -> None:

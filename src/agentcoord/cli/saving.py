@@ -13,7 +13,7 @@ from agentcoord.settings.selection import Secret
 from agentcoord.settings.value import Settings
 
 
-def save(asked: SaveRequest, settings: Settings, invocation: Invocation, output: Output) -> None:
+async def save(asked: SaveRequest, settings: Settings, invocation: Invocation, output: Output) -> None:
     """Save what was asked for in one step. Raises UsageError, ConfigError (spec: cli §13, config set)."""
     if asked == SaveRequest():
         raise UsageError("config set requires at least one setting")
@@ -22,7 +22,7 @@ def save(asked: SaveRequest, settings: Settings, invocation: Invocation, output:
         raise ConfigError("cannot persist user config; set XDG_CONFIG_HOME, HOME, or AGENT_COORD_ENV_FILE")
     change = Change(
         api_url=None if asked.api_url is None else require_api_url(asked.api_url),
-        token=_token(invocation) if asked.token_stdin else None,
+        token=await _token(invocation) if asked.token_stdin else None,
         machine_id=None if asked.machine_id is None else require_machine_id(asked.machine_id),
         policy=asked.policy,
     )
@@ -37,9 +37,9 @@ def save(asked: SaveRequest, settings: Settings, invocation: Invocation, output:
         output.say(f"updated coordination policy in canonical config: {file.path}")
 
 
-def _token(invocation: Invocation) -> Secret:
+async def _token(invocation: Invocation) -> Secret:
     try:
-        return token_of(invocation.stdin())
+        return token_of(await invocation.stdin())
     except OSError as error:
         if error.errno == errno.EFBIG:
             raise UsageError("--token-stdin input is too large") from None

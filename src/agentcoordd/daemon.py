@@ -1,0 +1,232 @@
+"""The daemon of one user on one machine: what it consists of, in which order that opens, and how it ends.
+
+No rule and no loop of its own stands here, but those that keep the process honest: it ends when its socket is
+its own no more, when it is told to, and when a service of it ends.
+"""
+
+import gc
+import logging
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pkgutil import iter_modules
+
+import anyio
+from msgspec import Struct
+
+from agentcoord.cli import app
+from agentcoord.errors import CoordError, Exit, StoreError, UsageError
+from agentcoord.files import cause_of
+from agentcoord.version import VERSION
+from agentcoord.wire import runtime_directory, socket_path
+from agentcoordd.api.administration import MOST_CONNECTIONS, Administration
+from agentcoordd.api.commands import Commands
+from agentcoordd.api.connections import Connection, Hall
+from agentcoordd.api.dispatch import Registry, Tally
+from agentcoordd.api.service import service_of
+from agentcoordd.api.subscriptions import Feed
+from agentcoordd.configuration import Configuration, load_configuration, state_directory
+from agentcoordd.listener import Listener, Peer, identity_at, open_listener
+from agentcoordd.logs import begin_log
+from agentcoordd.supervision import Notifier, given_socket
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 1.0
+"""How often the daemon looks whether it is still itself."""
+DRAIN_SECONDS = 5.0
+"""How long commands may take to end once the daemon does."""
+PARTING_SECONDS = 1.0
+"""How long callers may take to read their last answers."""
+
+HELP = """\
+Usage: agentcoordd run [--serve-any-root] [--log-file]
+
+Run the daemon of this user on this machine, until SIGTERM, SIGINT or `agent-coord daemon stop`.
+
+  --serve-any-root   Serve any state root, backend and environment of this user, not only the daemon's own
+  --log-file         Log to daemon.log in the daemon's state directory, in place of stderr
+"""
+
+
+class Options(Struct, frozen=True):
+    """How the daemon is to run."""
+
+    serve_any_root: bool = False
+    log_file: bool = False
+
+
+def read_options(argv: Sequence[str]) -> Options:
+    """Read the words after `run`. Raises UsageError."""
+    known = {"--serve-any-root": "serve_any_root", "--log-file": "log_file"}
+    for word in argv:
+        if word not in known:
+            raise UsageError(f"agentcoordd run does not know {word}; see agentcoordd run --help")
+    return Options(**{known[word]: True for word in argv})
+
+
+def run(options: Options, env: Mapping[str, str]) -> int:
+    """Run the daemon to its end, and give the exit status. Raises CoordError when it cannot begin."""
+    uid = os.geteuid()
+    configuration = load_configuration(env, uid)
+    state = state_directory(env, uid)
+    tally = Tally()
+    try:
+        begin_log(tally, f"{state}/daemon.log" if options.log_file else None)
+    except OSError as error:
+        raise StoreError(f"cannot log to {state}/daemon.log: {cause_of(error)}") from error
+    given = given_socket(env)
+    path = socket_path(runtime_directory(env, uid), uid) if given is None else str(given.getsockname())
+    os.chdir("/")  # never at work inside somebody's repository
+    listener = open_listener(path, uid, given)
+    try:
+        return anyio.run(_serve, options, env, configuration, listener, tally, state)
+    finally:
+        listener.close()
+
+
+def warm(*, remote: bool) -> None:
+    """Load what commands load when they need it, those on a `remote` backend too: a request finds everything there."""
+    for package in ("cli", "cli.render", "operations", "operations.doctor", "protocol", "settings", "stores"):
+        module = import_module(f"agentcoord.{package}")
+        for found in iter_modules(module.__path__, f"{module.__name__}."):
+            if found.name.rpartition(".")[2] not in _ON_DEMAND:
+                import_module(found.name)
+    if remote:
+        import_module("agentcoord.stores.http")
+        import_module("httpx")
+    app.build_all()
+    gc.collect()
+    gc.freeze()
+
+
+_ON_DEMAND = {"http", "httpexchange", "httpwire", "gh", "github", "contents", "waiting"}
+"""What costs most to load, and nobody may ever need."""
+
+
+async def _serve(
+    options: Options, env: Mapping[str, str], configuration: Configuration, listener: Listener, tally: Tally, state: str
+) -> int:
+    daemon = _Daemon(options, env, configuration, listener, tally, state)
+    await daemon.run()
+    return daemon.exit
+
+
+class _Daemon:
+    """One run of the daemon."""
+
+    def __init__(
+        self,
+        options: Options,
+        env: Mapping[str, str],
+        configuration: Configuration,
+        listener: Listener,
+        tally: Tally,
+        state: str,
+    ) -> None:
+        self._state, self._state_identity = state, identity_at(state)
+        self.exit: int = Exit.OK
+        self._listener, self._tally = listener, tally
+        self._notifier = Notifier(env)
+        self._ending = anyio.Event()
+        self._accepting = anyio.CancelScope()
+        self._feed = Feed()
+        self._commands = Commands(service_of(dict(env), configuration.serve_roots, any_root=options.serve_any_root))
+        self._registry = Registry()
+        administration = Administration(
+            socket=listener.path,
+            registry=self._registry,
+            tally=tally,
+            commands=self._commands,
+            feed=self._feed,
+            stop=self._stop,
+        )
+        self._registry.add(administration.methods())
+        self._registry.add(self._commands.methods())
+        self._registry.add(self._feed.methods())
+        # The keeper goes here, publishing to self._feed: self._registry.add(leases.methods(keeper)).
+
+    async def run(self) -> None:
+        """Serve until something ends it."""
+        warm(remote=bool(self._commands.service.urls))
+        try:
+            async with anyio.create_task_group() as services:
+                async with anyio.create_task_group() as requests:
+                    hall = Hall(self._registry, self._tally, requests)
+                    services.start_soon(self._heed_signals)
+                    services.start_soon(self._stay_honest, hall)
+                    services.start_soon(self._commands.tell)
+                    services.start_soon(self._accept, hall)
+                    await self._ending.wait()
+                    self._notifier.tell("STOPPING=1")
+                    self._accepting.cancel()
+                    with anyio.move_on_after(DRAIN_SECONDS):
+                        await self._commands.end()
+                    with anyio.move_on_after(PARTING_SECONDS):
+                        await hall.close()
+                    requests.cancel_scope.cancel()
+                services.cancel_scope.cancel()
+        except* Exception as errors:
+            for error in _flat(errors):
+                unexpected = None if isinstance(error, CoordError) else error
+                log.error("the daemon ends: %s", error, exc_info=unexpected)  # noqa: TRY400 - most are no surprise
+            self.exit = Exit.UNKNOWN
+        log.info("ended pid=%d", os.getpid())
+
+    async def _accept(self, hall: Hall) -> None:
+        self._notifier.tell("READY=1", f"STATUS=listening on {self._listener.path}")
+        log.info("listening on %s pid=%d version=%s", self._listener.path, os.getpid(), VERSION)
+
+        def admit() -> bool:
+            return len(hall.present) < MOST_CONNECTIONS or hall.make_room()
+
+        def fault(said: str) -> None:
+            self._tally.dropped += 1
+            log.warning("%s", said)
+
+        with self._accepting:
+            await self._listener.accept(partial(_connect, hall), admit, fault)
+
+    async def _stay_honest(self, hall: Hall) -> None:
+        """Look again and again whether this is still the daemon, and its callers still callers."""
+        interval = self._notifier.interval
+        pause = CHECK_SECONDS if interval is None else min(CHECK_SECONDS, interval)
+        while True:
+            await anyio.sleep(pause)
+            if interval is not None:
+                self._notifier.tell("WATCHDOG=1")
+            hall.sweep()
+            lost = self._listener.lost()
+            if lost is None and identity_at(self._state) != self._state_identity:
+                lost = self._state
+            if lost is not None:
+                log.error("the daemon ends: %s is gone or replaced, so it is not this machine's daemon any more", lost)
+                self.exit = Exit.UNKNOWN
+                self._ending.set()
+                return
+
+    async def _heed_signals(self) -> None:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+            async for number in signals:
+                log.info("ending on %s", signal.Signals(number).name)
+                self._ending.set()
+
+    def _stop(self, mark: bool) -> None:
+        if mark:
+            self._listener.mark_stopped()
+        log.info("told to stop")
+        self._ending.set()
+
+
+def _flat(errors: BaseExceptionGroup[Exception]) -> Iterator[Exception]:
+    for error in errors.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _flat(error)
+        else:
+            yield error
+
+
+def _connect(hall: Hall, peer: Peer) -> Connection:
+    return Connection(peer, hall)
