@@ -84,6 +84,7 @@ def _run_here(argv: list[str], broken: "Broken | None") -> int:
             program=process.program(),
             node=os.uname().nodename,
             terminal=Terminal(*process.terminal(env)),
+            own=True,
         )
     )
     lines = "".join(f"{line}\n" for line in output.stderr)

@@ -52,6 +52,7 @@ class TestGrammar:
         assert candidate == "claim\tTake a work item for an agent, or go on holding it"
         assert offered(line, "cl", of="fish") == [candidate]
         assert offered(line, "cl") == ["claim"]
+        assert offered(line, "ve") == ["verify", "version"]
 
     def test_options_of_a_command_come_before_those_of_all(self, line: Line) -> None:
         options = offered(line, "status", "--")
@@ -101,6 +102,9 @@ class TestGrammar:
 
     def test_nothing_where_a_value_of_ones_own_is_due(self, line: Line) -> None:
         assert offered(line, "claim", "--branch", "") == []
+        assert offered(line, "run", "--on-exit", "") == ["release", "done", "keep"]
+        assert offered(line, "run", "--su") == ["--supersede"]
+        assert offered(line, "run", "--repo", "acme/site", "--", "--") == []
         assert offered(line, "claim", "--ttl", "") == []
 
     def test_nothing_after_the_end_of_options(self, line: Line) -> None:

@@ -13,12 +13,14 @@ import typer
 
 from agentcoord.cli import requests
 from agentcoord.cli.commands import BY_COMMAND
-from agentcoord.cli.options import Option, Words
+from agentcoord.cli.options import WITH_TAIL, Option, Words
 from agentcoord.errors import UsageError
 
 _BUILDERS = {
     "claim": requests.claim,
     "release": requests.release,
+    "run": requests.run,
+    "verify": requests.verify,
     "heartbeat": requests.heartbeat,
     "register-batch": requests.register_batch,
     "record-event": requests.record_event,
@@ -89,7 +91,7 @@ def _callback(name: str) -> Any:
         Parameter(option.field, Parameter.KEYWORD_ONLY, default=None, annotation=_annotated(option))
         for option in command.options
     ]
-    if command.positional:
+    if command.positional and name not in WITH_TAIL:
         positional = Annotated[str | None, typer.Argument(metavar=command.positional)]
         parameters.append(Parameter(_POSITIONAL, Parameter.KEYWORD_ONLY, default=None, annotation=positional))
     call.__doc__ = command.summary

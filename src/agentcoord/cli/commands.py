@@ -48,6 +48,19 @@ COMMANDS = (
         _ITEM,
     ),
     Command(
+        "run",
+        "Run a command under a lease, which is kept while it runs",
+        (*_ITEM, "batch-id", "branch", "ttl", "on-exit", "lane", "supersede", "grace", *_METADATA),
+        ("repo", "target"),
+        positional="-- COMMAND...",
+    ),
+    Command(
+        "verify",
+        "Tell whether a fence still holds its work item",
+        ("repo", "target", "fence"),
+        ("repo", "target", "fence"),
+    ),
+    Command(
         "heartbeat",
         "Say that an agent is still there, and what it does",
         ("agent-id", "repo", "target", "batch-id", "branch", "status", "ttl", *_METADATA),

@@ -1,7 +1,7 @@
 """Help, made from the tables of commands and options."""
 
 from agentcoord.cli.commands import BY_COMMAND, COMMANDS, Command
-from agentcoord.cli.options import BACKEND, Option
+from agentcoord.cli.options import BACKEND, WITH_TAIL, Option
 from agentcoord.settings.selection import Role, role_of
 
 _EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usage of doctor --stack-json"
@@ -21,7 +21,7 @@ def command_help(name: str) -> str:
     command = BY_COMMAND[name]
     title = f"Usage: agent-coord {name.replace(' ', '-')} [options]"
     if command.positional:
-        title += f" [{command.positional}]"
+        title += f" {command.positional}" if name in WITH_TAIL else f" [{command.positional}]"
     lines = [title, "", _summary(command) + "."]
     if command.required:
         lines += ["", "Required: " + ", ".join(f"--{option}" for option in command.required)]

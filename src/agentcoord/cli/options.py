@@ -140,6 +140,25 @@ OPTIONS: tuple[Option, ...] = (
     Option("record-json", "path", "File with the record, - for stdin", "PATH", commands=("attention-upsert",)),
     Option("source-generation", "integer", "Generation of the source", "N", commands=("attention-resolve",)),
     Option("include-resolved", "flag", "Include resolved records", commands=("attention-list",)),
+    Option("fence", "text", "The fence that claim or run gave out", "FENCE", commands=("verify",), ours=True),
+    Option(
+        "on-exit",
+        "text",
+        "What becomes of the lease when the command ends",
+        "WHAT",
+        commands=("run",),
+        choices=("release", "done", "keep"),
+        ours=True,
+    ),
+    Option("supersede", "flag", "Take the item from another instance of the agent", commands=("run",), ours=True),
+    Option(
+        "grace",
+        "integer",
+        "Seconds from TERM to KILL when the lease is lost (default: 10)",
+        "SECONDS",
+        commands=("run",),
+        ours=True,
+    ),
     Option("token-stdin", "flag", "Read the token from stdin", commands=("config set",)),
     Option("machine-id", "text", "Name of this machine", "ID", commands=("config set",)),
     Option(
@@ -152,8 +171,10 @@ OPTIONS: tuple[Option, ...] = (
     ),
 )
 BY_NAME = {option.name: option for option in OPTIONS}
-_CLOSED_CHOICES = ("policy",)
+_CLOSED_CHOICES = ("policy", "on-exit")
 """Options whose values the grammar itself checks; the others are checked where they are used."""
+WITH_TAIL = ("run",)
+"""Commands that end in another program's command line."""
 SELECTORS = ("--state-root", "--api-url", "--backend")
 
 _INTEGER = re.compile(
@@ -163,13 +184,17 @@ _INTEGER = re.compile(
 
 
 class Words(Struct):
-    """Arguments as read: option values by field name, positionals, and selecting options as they came."""
+    """Arguments as read: option values by field name, positionals, and selecting options as they came.
+
+    `tail` is what follows `--` where that is another program's command line, and so none of our business.
+    """
 
     command: str
     values: dict[str, Value] = field(default_factory=dict[str, Value])
     positionals: list[str] = field(default_factory=list[str])
     selectors: list[str] = field(default_factory=list[str])
     help: bool = False
+    tail: list[str] = field(default_factory=list[str])
 
     def text(self, name: str) -> str | None:
         """Give a text option as it was given, None when it was not."""
@@ -203,12 +228,25 @@ def read_words(command: str, arguments: Sequence[str]) -> Words:
     UsageError for the first fault; StackUsageError once `--stack-json` is among the arguments.
     """
     try:
-        _require_utf8(command, arguments)
-        return _read(command, arguments)
+        end = _end_of_options(command, arguments) if command in WITH_TAIL else len(arguments)
+        _require_utf8(command, arguments[:end])
+        words = _read(command, arguments[:end])
+        words.tail = list(arguments[end + 1 :])
+        return words
     except UsageError as error:
         if command == "doctor" and asks_for_stack(arguments):
             raise StackUsageError(str(error)) from None
         raise
+
+
+def _end_of_options(command: str, arguments: Sequence[str]) -> int:
+    """Find the first `--` that is not the value of an option; the number of arguments when there is none."""
+    value = False
+    for place, word in enumerate(arguments):
+        if word == "--" and not value:
+            return place
+        value = not value and "=" not in word and _takes_value(command, word)
+    return len(arguments)
 
 
 def asks_for_stack(arguments: Sequence[str]) -> bool:

@@ -43,6 +43,8 @@ class Invocation(Struct, frozen=True):
     program: str = "agent-coord"
     node: str = ""
     terminal: Terminal = Terminal()
+    own: bool = False
+    """Whether this is the caller's own process, all of it for this one command: `run` starts a program in no other."""
 
     def __repr__(self) -> str:
         """Name the command only: arguments and environment may hold what is nobody's business."""

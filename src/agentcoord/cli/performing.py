@@ -83,6 +83,29 @@ def _hint_at_machine(closed: "Closed", invocation: Invocation, output: Output) -
         )
 
 
+async def _verify(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.custody import render_standing
+    from agentcoord.operations.custody import verify
+
+    usage.require_options(words)
+    request = request_of(words)
+    async with _context(settings, invocation, output) as context:
+        standing = await verify(context, request)
+    render_standing(standing, request, output, json=words.flag("json"))
+
+
+async def _run(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.running import run_under_lease
+
+    usage.require_options(words)
+    request = request_of(words)
+    if not invocation.own:
+        raise StoreError("run starts a program, and so does its work in the caller's own process only")
+    run_under_lease(request, words.tail, settings, invocation, output, json=words.flag("json"))
+
+
 async def _heartbeat(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.render.records import render_heartbeat
@@ -348,6 +371,8 @@ async def absent(words: Words, settings: Settings, invocation: Invocation, outpu
 PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[Any, Any, None]]] = {
     "claim": _claim,
     "release": _release,
+    "run": _run,
+    "verify": _verify,
     "heartbeat": _heartbeat,
     "register-batch": _register_batch,
     "record-event": _record_event,

@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcoord.cli.options import METADATA, SIGNALS, SYNTHETIC, TERMINAL, Option, Words
 from agentcoord.errors import UsageError
@@ -18,11 +19,24 @@ from agentcoord.protocol.statuses import normalize
 
 if TYPE_CHECKING:  # few commands have a use for these, and the others need not load them
     from agentcoord.operations.attention import ListRequest
+    from agentcoord.operations.custody import VerifyRequest
     from agentcoord.operations.retention import RetentionRequest
     from agentcoord.operations.trail import TrailRequest
     from agentcoord.protocol.attention import Key
 
 DEFAULT_STATUS = "in_progress"
+GRACE = 10
+"""Seconds that a command has to end in once its lease is lost."""
+
+
+class RunRequest(Struct, frozen=True):
+    """A lease to run a command under, and what becomes of it; None for what is still to be made up. `grace` in s."""
+
+    wanted: Wanted
+    agent_id: str | None
+    on_exit: str
+    lane: str | None
+    grace: int
 
 
 class RegisterRequest(Struct, frozen=True):
@@ -124,6 +138,36 @@ def release(words: Words) -> ReleaseRequest:
         terminal=words.text("terminal"),
         lane=words.text("lane"),
         facts=_given(words, TERMINAL[1:]),
+    )
+
+
+def run(words: Words) -> RunRequest:
+    """Run a command under a lease. Raises UsageError."""
+    request = RunRequest(
+        wanted=replace(claim(words), exclusive=not words.flag("supersede")),
+        agent_id=words.text("agent_id"),
+        on_exit=words.text("on_exit") or "release",
+        lane=words.text("lane"),
+        grace=_or(words.number("grace"), GRACE),
+    )
+    if request.grace < 0:
+        raise UsageError("--grace must be zero or greater")
+    for field in ("agent_id", "instance_id"):
+        if words.text(field) == "":
+            raise UsageError(f"--{field.replace('_', '-')} requires a non-empty value")
+    if request.on_exit == "done" and not request.wanted.batch_id:
+        raise UsageError("--on-exit done closes the lane of a batch: it requires --batch-id")
+    if request.lane is not None and request.on_exit != "done":
+        raise UsageError("--lane is only valid for run with --on-exit done")
+    return request
+
+
+def verify(words: Words) -> "VerifyRequest":
+    """Compare a fence with the record."""
+    from agentcoord.operations.custody import VerifyRequest  # what it keeps leases with is no use to other commands
+
+    return VerifyRequest(
+        repo=words.text("repo") or "", target=words.text("target") or "", fence=words.text("fence") or ""
     )
 
 

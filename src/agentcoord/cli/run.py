@@ -194,7 +194,8 @@ def _begin(invocation: Invocation, output: Output) -> _Task | None:
         output.stderr += settings.selection.said
         _hint_at_relative_root(settings.selection, invocation, output)
         require_address(settings.selection)
-        waits = takes_waiting(settings.selection)
+        # A command that runs another one waits in a thread, and its process is for signals and the other one's end.
+        waits = command != "run" and takes_waiting(settings.selection)
     return _Task(
         partial(PERFORMERS.get(command, absent), words, settings, invocation, output), waits, Chosen(words, settings)
     )

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from agentcoord.cli.commands import BY_COMMAND
-from agentcoord.cli.options import TERMINAL, Words
+from agentcoord.cli.options import TERMINAL, WITH_TAIL, Words
 from agentcoord.errors import StackUsageError, UsageError
 from agentcoord.protocol.events import LANE_CLOSED
 from agentcoord.protocol.paths import require_segment
@@ -56,6 +56,11 @@ def _require_positionals(words: Words) -> None:
 
         if not words.positionals or words.positionals[0] not in SCRIPTS:
             raise UsageError(f"completion needs the name of a shell: {', '.join(SCRIPTS)}")
+    if words.command in WITH_TAIL:
+        if words.positionals:
+            raise UsageError(f"unexpected arguments: {' '.join(words.positionals)}; -- goes before the command to run")
+        if not words.tail:
+            raise UsageError(f"{words.command} needs a command to run after --")
     if extra := words.positionals[taken:]:
         raise UsageError(f"unexpected arguments: {' '.join(extra)}")
 

@@ -1,5 +1,7 @@
 """Taking, renewing and giving back a lease (spec: cli §3, §4)."""
 
+from datetime import datetime
+
 from msgspec import Struct
 
 from agentcoord.errors import Conflict, Defect, Unreadable, UsageError
@@ -20,6 +22,7 @@ from agentcoord.protocol.claims import (
     fence,
     holder_of,
     holder_state,
+    is_rival,
 )
 from agentcoord.protocol.closeout import DEFAULT_WORKSPACE, closed_by, require_payload, require_terminal
 from agentcoord.protocol.documents import Document, text
@@ -81,9 +84,10 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
     found = await read_object(context.store, path, "a claim")
     stored = found[0] if found else None
     holder = holder_of(stored)
-    beat = None if holder is None or holder == wanted.agent_id else await _beat_of_holder(context, holder)
+    trusted = holder == wanted.agent_id and not (stored is not None and is_rival(stored, wanted))
+    beat = None if holder is None or trusted else await beat_of(context, holder)
     now = context.now()  # once all is read: one decision rests on one instant
-    seen: HolderState = "invalid" if beat is _INVALID else holder_state(beat, now)
+    seen: HolderState = state_of(beat, now)
     decision: Decision = decide_claim(stored, seen, wanted, now)
     if isinstance(decision, Refuse):
         return Refused(repo=wanted.repo, target=wanted.target, refusal=decision)
@@ -108,7 +112,13 @@ _INVALID = object()
 """Stands for a heartbeat that is there and cannot be parsed."""
 
 
-async def _beat_of_holder(context: Context, holder: str) -> object:
+def state_of(beat: object, now: datetime) -> HolderState:
+    """Judge what `beat_of` found."""
+    return "invalid" if beat is _INVALID else holder_state(beat, now)
+
+
+async def beat_of(context: Context, holder: str) -> object:
+    """Read a holder's heartbeat for `state_of`; None when there is none. Raises StoreError when nobody can tell."""
     if not is_segment(holder):
         return None
     try:

@@ -23,6 +23,9 @@ RELEASED = "released"
 HolderState = Literal["live", "stale", "dead", "missing", "invalid", "unknown"]
 """A heartbeat's liveness, or why there is none to go by."""
 
+UNNAMED = "without a name"
+"""Stands for the instance of a claim that names none."""
+
 _LEAD = 3600
 """Seconds that acquisitions may lead their clock by, each coming after the one before it."""
 
@@ -58,13 +61,18 @@ class Refuse(Struct, frozen=True):
     holder: str
     seen: HolderState
     expires_at: str | None
+    instance: str | None = None
+    """Which other instance of the same agent has it; None when the holder is another agent."""
 
 
 Decision = Acquire | Renew | TakeOver | Refuse
 
 
 class Wanted(Struct, frozen=True):
-    """What a caller asks for. `ttl` is in seconds; `metadata` holds the options given."""
+    """What a caller asks for. `ttl` is in seconds; `metadata` holds the options given.
+
+    `exclusive` tells that another instance of the same agent is somebody else, as long as it lives.
+    """
 
     repo: str
     target: str
@@ -73,6 +81,7 @@ class Wanted(Struct, frozen=True):
     batch_id: str | None = None
     branch: str | None = None
     metadata: Document = {}
+    exclusive: bool = False
 
 
 def holder_state(beat: object, now: datetime) -> HolderState:
@@ -101,14 +110,21 @@ def decide_claim(claim: Mapping[str, Any] | None, seen: HolderState, wanted: Wan
     holder = holder_of(claim)
     if claim is None or holder is None:
         return Acquire()
-    if holder == wanted.agent_id:
+    mine = holder == wanted.agent_id
+    rival = str(claim.get("instance_id") or UNNAMED) if mine and is_rival(claim, wanted) else None
+    if mine and rival is None:
         return _decide_own(claim, wanted)
     expires = parse(claim.get("expires_at"))
     protected = expires is not None and expires > now
     if seen == "dead" or (seen in ("missing", "invalid", "unknown") and not protected):
         return TakeOver(holder=holder)
     said = claim.get("expires_at")
-    return Refuse(holder=holder, seen=seen, expires_at=None if said is None else str(said))
+    return Refuse(holder=holder, seen=seen, expires_at=None if said is None else str(said), instance=rival)
+
+
+def is_rival(claim: Mapping[str, Any], wanted: Wanted) -> bool:
+    """Tell whether a claim is another instance's to a caller who tells instances apart."""
+    return wanted.exclusive and claim.get("instance_id") != wanted.metadata.get("instance_id")
 
 
 def _decide_own(claim: Mapping[str, Any], wanted: Wanted) -> Acquire | Renew:
@@ -214,6 +230,8 @@ def build_release(
 def refusal(refused: Refuse, repo: str, target: str) -> str:
     """Say who holds the lease and what keeps it theirs; other programs read this line."""
     line = f"CLAIM_REFUSED: active claim for {repo}#{target} held by {refused.holder}; heartbeat {refused.seen}"
+    if refused.instance is not None:
+        line += f"; by another instance of it ({refused.instance}), which --supersede would displace"
     if refused.seen in ("live", "stale"):
         return line
     return f"{line}; fallback claim expires at {refused.expires_at or 'UNKNOWN'}"

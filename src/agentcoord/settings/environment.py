@@ -24,6 +24,14 @@ ENV_FILE = "AGENT_COORD_ENV_FILE"
 SESSION_ID = "AGENT_COORD_SESSION_ID"
 CODEX_THREAD_ID = "CODEX_THREAD_ID"
 
+# What `run` tells the command it runs; nothing here is ever read.
+FENCE = "AGENT_COORD_FENCE"
+AGENT_ID = "AGENT_COORD_AGENT_ID"
+INSTANCE_ID = "AGENT_COORD_INSTANCE_ID"
+REPO = "AGENT_COORD_REPO"
+TARGET = "AGENT_COORD_TARGET"
+BATCH_ID = "AGENT_COORD_BATCH_ID"
+
 WHITESPACE = " \t\n\v\f\r"
 """What a shell calls whitespace; a value of a wider space is a value."""
 

@@ -1,0 +1,28 @@
+"""How an acquisition stands: one line, or the same for a program."""
+
+from agentcoord.cli.output import Output
+from agentcoord.errors import Exit
+from agentcoord.operations.custody import VerifyRequest
+from agentcoord.protocol.custody import Standing, explain
+from agentcoord.protocol.documents import encode_pretty
+
+
+def render_standing(standing: Standing, request: VerifyRequest, output: Output, *, json: bool) -> None:
+    """Say whether the fence holds; that it does not goes to stderr too, whatever stdout carries."""
+    line = explain(standing, request.repo, request.target)
+    if not standing.held:
+        output.stderr.append(line)
+        output.exit = Exit.REFUSED
+    if json:
+        shown = {
+            "held": standing.held,
+            "repo": request.repo,
+            "target": request.target,
+            "holder": standing.holder,
+            "reason": standing.reason,
+            "liveness": standing.seen,
+            "expires_at": standing.until,
+        }
+        output.add(encode_pretty(shown))
+    elif standing.held:
+        output.say(line)
