@@ -43,6 +43,7 @@ bench: $(DEV)
 	$(BIN)/python bench/durable_write.py
 	$(BIN)/python bench/claims_race.py
 	$(BIN)/python bench/claims_race.py --kill
+	$(BIN)/python bench/lanes.py
 	$(BIN)/python bench/server.py
 	$(BIN)/python bench/server_memory.py
 	$(BIN)/python bench/daemon_socket.py

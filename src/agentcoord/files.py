@@ -81,18 +81,25 @@ def _acquire(fd: int, lock: str, wait: float, sleep: Callable[[float], object]) 
 
 
 def replace_durably(
-    path: str, data: bytes, *, mode: int | None = None, directory: int | None = None, temporary: str | None = None
+    path: str,
+    data: bytes,
+    *,
+    mode: int | None = None,
+    directory: int | None = None,
+    temporary: str | None = None,
+    settle: bool = True,
 ) -> None:
     """Put `data` at `path`, whole or not at all; a reader never sees a part of it.
 
     `temporary` names the file it is written to first, beside `path`. Without `mode` the permissions of
     the file that is there are kept, and the umask decides for a new one. Raises OSError (the old file
     stays whole, no temporary file is left): ELOOP when `path` is a symlink. An error of the last step,
-    syncing the directory, leaves the new file in place.
+    syncing the directory, leaves the new file in place. Without `settle` that step is left out: after a power
+    failure it may be the old file that is there, as whole as the new one.
     """
     if directory is None:
         with opened_directory(os.path.dirname(path)) as fd:
-            replace_durably(path, data, mode=mode, directory=fd, temporary=temporary)
+            replace_durably(path, data, mode=mode, directory=fd, temporary=temporary, settle=settle)
         return
     name = _name_of(path)
     if mode is None:
@@ -118,7 +125,8 @@ def replace_durably(
     except BaseException:
         _forget(temporary, directory)
         raise
-    sync_directory(directory)
+    if settle:
+        sync_directory(directory)
 
 
 def change_durably(path: str, change: Callable[[bytes], bytes | None]) -> None:

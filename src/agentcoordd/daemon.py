@@ -7,29 +7,41 @@ its own no more, when it is told to, and when a service of it ends.
 import gc
 import logging
 import os
+import resource
 import signal
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 
 import anyio
+from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from agentcoord.cli import app
 from agentcoord.errors import CoordError, Exit, StoreError, UsageError
 from agentcoord.files import cause_of
+from agentcoord.settings.environment import API_TOKEN
 from agentcoord.version import VERSION
 from agentcoord.wire import runtime_directory, socket_path
+from agentcoordd.api import leases
 from agentcoordd.api.administration import MOST_CONNECTIONS, Administration
 from agentcoordd.api.commands import Commands
 from agentcoordd.api.connections import Connection, Hall
 from agentcoordd.api.dispatch import Registry, Tally
 from agentcoordd.api.service import service_of
 from agentcoordd.api.subscriptions import Feed
+from agentcoordd.backends import Backends, OpenBackends
+from agentcoordd.clock import SystemClock
 from agentcoordd.configuration import Configuration, load_configuration, state_directory
+from agentcoordd.database import open_database
+from agentcoordd.lanes import Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
+from agentcoordd.notification import Notification
+from agentcoordd.processes import SystemProcesses
+from agentcoordd.services.keeper import Keeper
 from agentcoordd.supervision import Notifier, given_socket
 
 log = logging.getLogger(__name__)
@@ -38,6 +50,7 @@ CHECK_SECONDS = 1.0
 """How often the daemon looks whether it is still itself."""
 DRAIN_SECONDS = 5.0
 """How long commands may take to end once the daemon does."""
+_DESCRIPTORS = 16_384
 PARTING_SECONDS = 1.0
 """How long callers may take to read their last answers."""
 
@@ -79,12 +92,21 @@ def run(options: Options, env: Mapping[str, str]) -> int:
         raise StoreError(f"cannot log to {state}/daemon.log: {cause_of(error)}") from error
     given = given_socket(env)
     path = socket_path(runtime_directory(env, uid), uid) if given is None else str(given.getsockname())
+    _raise_limit()
     os.chdir("/")  # never at work inside somebody's repository
     listener = open_listener(path, uid, given)
     try:
         return anyio.run(_serve, options, env, configuration, listener, tally, state)
     finally:
         listener.close()
+
+
+def _raise_limit() -> None:
+    """Take as many descriptors as the system lets this process have: each agent that is watched takes one."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
+    with suppress(ValueError, OSError):  # a limit as it is will do: who cannot be watched is looked at now and then
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def warm(*, remote: bool) -> None:
@@ -146,13 +168,19 @@ class _Daemon:
         self._registry.add(administration.methods())
         self._registry.add(self._commands.methods())
         self._registry.add(self._feed.methods())
-        # The keeper goes here, publishing to self._feed: self._registry.add(leases.methods(keeper)).
+        self._env, self._configuration = env, configuration
 
     async def run(self) -> None:
         """Serve until something ends it."""
-        warm(remote=bool(self._commands.service.urls))
+        service = self._commands.service
+        warm(remote=bool(service.urls))
         try:
-            async with anyio.create_task_group() as services:
+            async with (
+                open_database(f"{self._state}/daemon.db") as roster,
+                OpenBackends(self._env, serves=service.serves, token_of=service.token_of) as backends,
+                anyio.create_task_group() as services,
+            ):
+                await services.start(self._keeper(backends, roster, services).run)
                 async with anyio.create_task_group() as requests:
                     hall = Hall(self._registry, self._tally, requests)
                     services.start_soon(self._heed_signals)
@@ -174,6 +202,25 @@ class _Daemon:
                 log.error("the daemon ends: %s", error, exc_info=unexpected)  # noqa: TRY400 - most are no surprise
             self.exit = Exit.UNKNOWN
         log.info("ended pid=%d", os.getpid())
+
+    def _keeper(self, backends: Backends, roster: Roster, services: TaskGroup) -> Keeper:
+        """Make what keeps leases, and offer it to callers. Nothing is kept before it runs."""
+        notification = None
+        if self._configuration.notify is not None:
+            told = {name: value for name, value in self._env.items() if name != API_TOKEN}
+            notification = Notification(self._configuration.notify, env=told)
+            services.start_soon(notification.run)
+        keeper = Keeper(
+            backends,
+            roster,
+            self._feed,
+            SystemClock(),
+            SystemProcesses(),
+            notify=notification,
+            concurrency=self._configuration.concurrency,
+        )
+        self._registry.add(leases.methods(keeper))
+        return keeper
 
     async def _accept(self, hall: Hall) -> None:
         self._notifier.tell("READY=1", f"STATUS=listening on {self._listener.path}")

@@ -28,11 +28,18 @@ def test_every_method_is_published_and_what_is_said_fits(shared: Daemon) -> None
         "daemon.status": {},
         "subscribe": {"topics": ["changed"]},
         "cli.run": words("doctor", env={}),
+        "lease.hold": {
+            "backend": {"kind": "local", "root": "/nowhere"},
+            "agent_id": "ana",
+            "kinds": ["heartbeat"],
+            "ttl": 60,
+        },
+        "lease.list": {},
+        "lease.drop": {"lane": "0"},
         "daemon.stop": {"mark": False},
     }
     features: list[str] = caller.ask("hello")["result"]["features"]
-    ours = [name for name in features if not name.startswith("lease.")]
-    assert set(ours) == set(METHODS) == set(asked)
+    assert set(features) == set(METHODS) == set(asked)
     frames = _validator("frames")
     for name, params in asked.items():
         validator = _validator(name)

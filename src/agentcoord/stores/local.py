@@ -23,12 +23,14 @@ class LocalStore:
 
     Methods are coroutines only to keep the promise of a Store: they do their I/O where they stand and
     never suspend, so the in-process command line drives them without an event loop. A write may wait
-    up to `lock_wait` seconds for another writer of the same record.
+    up to `lock_wait` seconds for another writer of the same record. Without `settle` a power failure, and
+    nothing else, may undo a write: enough for what is written again and again, at half the price.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, lock_wait: float = LOCK_WAIT) -> None:
+    def __init__(self, root: str | os.PathLike[str], *, lock_wait: float = LOCK_WAIT, settle: bool = True) -> None:
         self._tree = Tree(os.fspath(root))
         self._lock_wait = lock_wait
+        self._settle = settle
 
     @property
     def root(self) -> str:
@@ -74,7 +76,7 @@ class LocalStore:
                     if data is None:
                         remove_durably(path, directory=directory)
                     else:
-                        replace_durably(path, data, mode=mode, directory=directory)
+                        replace_durably(path, data, mode=mode, directory=directory, settle=self._settle)
                 finally:
                     release_lock(lock)
             finally:

@@ -60,9 +60,9 @@ def open_local(selection: Selection, cwd: str) -> LocalStore | None:
     return open_root(absolute(selection.root, cwd))
 
 
-def open_root(path: str) -> LocalStore:
-    """Open a state root by its absolute path."""
-    return LocalStore(path)
+def open_root(path: str, *, settle: bool = True) -> LocalStore:
+    """Open a state root by its absolute path; `settle` as for `LocalStore`."""
+    return LocalStore(path, settle=settle)
 
 
 def absolute(path: str, cwd: str) -> str:

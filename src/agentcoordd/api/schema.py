@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agentcoordd.api import messages
+from agentcoordd.api import leases, messages
 
 DIRECTORY = Path("schema/api/v1")
 
@@ -18,6 +18,9 @@ METHODS: Mapping[str, tuple[type, type]] = {
     "hello": (messages.Hello, messages.Welcome),
     "cli.run": (messages.Command, messages.Exited),
     "subscribe": (messages.Subscribe, messages.Subscribed),
+    "lease.hold": (leases.HoldParams, leases.HoldResult),
+    "lease.list": (leases.ListParams, leases.ListResult),
+    "lease.drop": (leases.DropParams, leases.DropResult),
     "daemon.status": (messages.Nothing, messages.Status),
     "daemon.stop": (messages.Stop, messages.Stopping),
 }

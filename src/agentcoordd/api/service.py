@@ -19,11 +19,12 @@ from agentcoord.settings.environment import (
     implicit_root,
     setting,
 )
-from agentcoord.settings.selection import Flags, redact
+from agentcoord.settings.selection import Flags, Secret, redact
 from agentcoord.settings.value import load_as_far
 from agentcoord.stores.opening import absolute
 from agentcoordd.api.dispatch import Refused
 from agentcoordd.api.messages import Fault
+from agentcoordd.backends import Backend, LocalBackend
 
 FORWARDED = frozenset(
     {
@@ -103,6 +104,18 @@ class Service(Struct, frozen=True):
             path = root
         if path not in self.roots:
             raise _elsewhere("the daemon does not serve this state root")
+
+    def serves(self, backend: Backend) -> bool:
+        """Tell whether leases may be kept on a backend."""
+        if isinstance(backend, LocalBackend):
+            return self.any_root or backend.root in self.roots
+        return self.any_root or backend.url in self.urls
+
+    def token_of(self, url: str) -> Secret | None:
+        """Find the daemon's own token for a server, as its environment and the user file are now."""
+        flags = Flags(api_url=url)
+        settings, _ = load_as_far(self.own, command="claim", flags=flags, argv_selectors=["--api-url"])
+        return None if settings.selection is None else settings.selection.token
 
     def shown_backends(self) -> list[str]:
         """The addresses of remote backends, without what may be secret in them."""

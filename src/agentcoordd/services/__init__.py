@@ -1,0 +1,1 @@
+"""The daemon's services: one loop each, and strangers to each other."""

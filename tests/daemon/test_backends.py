@@ -1,0 +1,76 @@
+"""Backends that are opened once, used beside an event loop, and given a new token when the old one is turned down."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from agentcoord.errors import Rejected, StoreError, UsageError
+from agentcoord.settings.selection import Secret
+from agentcoord.stores.base import Store, Stored
+from agentcoordd.backends import HttpBackend, LocalBackend, OpenBackends, shown
+from tests.stores.http_server import TOKEN, Server, State
+
+
+def opened(*tokens: str | None, serves: bool = True) -> OpenBackends:
+    left = list(tokens)
+
+    def token_of(url: str) -> Secret | None:
+        token = left.pop(0)
+        return None if token is None else Secret(token)
+
+    return OpenBackends({}, serves=lambda _: serves, token_of=token_of)
+
+
+async def read(store: Store) -> Stored | None:
+    return await store.read("claims/o/r/7.json")
+
+
+async def test_local_files_are_read_and_written(tmp_path: Path) -> None:
+    backend = LocalBackend(str(tmp_path))
+
+    async def write(store: Store) -> str:
+        return await store.write("claims/o/r/7.json", {"a": 1}, version=None, note="")
+
+    async with opened() as backends:
+        backends.require(backend)
+        version = await backends.perform(backend, write)
+        stored = await backends.perform(backend, read)
+    assert stored is not None
+    assert stored.version == version
+
+
+class Pause:
+    def __await__(self) -> Generator[None]:
+        yield
+
+
+async def test_work_on_local_files_that_waits_is_a_fault(tmp_path: Path) -> None:
+    async def waits(store: Store) -> None:
+        await Pause()
+
+    async with opened() as backends:
+        with pytest.raises(StoreError, match="internal error"):
+            await backends.perform(LocalBackend(str(tmp_path)), waits)
+
+
+async def test_a_token_that_is_turned_down_is_asked_for_again() -> None:
+    with Server(State()).running() as server:
+        backend = HttpBackend(server.url)
+        async with opened(None, "old-one", TOKEN) as backends:
+            with pytest.raises(StoreError, match="AGENT_COORD_API_TOKEN is required"):
+                await backends.perform(backend, read)
+            with pytest.raises(Rejected):
+                await backends.perform(backend, read)
+            assert await backends.perform(backend, read) is None
+            assert await backends.perform(backend, read) is None
+
+
+def test_only_what_is_served_is_opened() -> None:
+    with pytest.raises(UsageError, match="absolute"):
+        opened().require(LocalBackend("state"))
+    with pytest.raises(UsageError, match="absolute"):
+        opened().require(LocalBackend("/state\0"))
+    with pytest.raises(UsageError, match="does not serve /state"):
+        opened(serves=False).require(LocalBackend("/state"))
+    assert "s3cret" not in shown(HttpBackend("https://me:s3cret@host/x"))
