@@ -7,6 +7,8 @@ RUN ["/opt/agent-coord/bin/python", "-m", "pip", "install", "--no-cache-dir", "-
 RUN ["/opt/agent-coord/bin/python", "-m", "pip", "install", "--no-cache-dir", "--require-hashes", "-r", "requirements/server.txt"]
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
+COPY systemd systemd
+COPY launchd launchd
 RUN ["/opt/agent-coord/bin/python", "-m", "pip", "wheel", "--no-cache-dir", "--no-deps", "--no-build-isolation", "--wheel-dir", "dist", "."]
 RUN ["/opt/agent-coord/bin/python", "-m", "pip", "install", "--no-cache-dir", "--no-deps", "--no-index", "--find-links", "dist", "agent-coord"]
 

@@ -196,7 +196,9 @@ def test_help_needs_no_configuration(line: Line, command: list[str], flag: str) 
     line.env |= {"AGENT_COORD_ENV_FILE": "relative", "AGENT_COORD_POLICY": "nonsense", "HOME": "also relative"}
     output = line(*command, flag)
     assert (output.exit, output.stderr) == (0, [])
-    assert output.stdout.decode().startswith(f"Usage: agent-coord {'-'.join(command)} [options]")
+    called = "config-set" if command == ["config", "set"] else " ".join(command)
+    rest = " <word> [options]" if command in (["daemon"], ["lease"]) else " [options]"
+    assert output.stdout.decode().startswith(f"Usage: agent-coord {called}{rest}")
     assert line.tree() == {}
 
 

@@ -96,7 +96,7 @@ def test_the_commands_of_the_image_work(tmp_path: Path) -> None:
     for text in _said(BUILD, "COPY"):
         *sources, target = text.split()
         for source in sources:
-            place = build / target if target.startswith("src") else build / target / Path(source).name
+            place = build / target if (ROOT / source).is_dir() else build / target / Path(source).name
             place.parent.mkdir(parents=True, exist_ok=True)
             if (ROOT / source).is_dir():
                 shutil.copytree(ROOT / source, place, ignore=shutil.ignore_patterns("__pycache__"))

@@ -35,6 +35,8 @@ _BUILDERS = {
     "doctor": requests.doctor,
     "bootstrap": requests.bootstrap,
     "config set": requests.config_set,
+    "daemon logs": requests.logs,
+    "lease hold": requests.keep,
 }
 _POSITIONAL = "positional"
 _TYPES: dict[str, Any] = {"integer": int, "flag": bool, "several": list[str]}

@@ -30,7 +30,7 @@ COMMANDS = (
     Command(
         "claim",
         "Take a work item for an agent, or go on holding it",
-        (*_ITEM, "batch-id", "branch", "ttl", *_METADATA),
+        (*_ITEM, "batch-id", "branch", "ttl", *_METADATA, "keep", "watch-pid", "supersede"),
         _ITEM,
     ),
     Command(
@@ -63,7 +63,7 @@ COMMANDS = (
     Command(
         "heartbeat",
         "Say that an agent is still there, and what it does",
-        ("agent-id", "repo", "target", "batch-id", "branch", "status", "ttl", *_METADATA),
+        ("agent-id", "repo", "target", "batch-id", "branch", "status", "ttl", *_METADATA, "keep", "watch-pid"),
         ("agent-id",),
     ),
     Command(
@@ -147,6 +147,8 @@ COMMANDS = (
         ("install-dir", "status-state-root", "profile", "no-profile"),
     ),
     Command("demo", "Watch a claim being won, refused and taken over"),
+    Command("daemon", "Start, stop, install or look at the daemon that keeps leases"),
+    Command("lease", "List, add or drop what the daemon keeps"),
     Command("completion", "Print completion code for bash, zsh or fish", positional="SHELL"),
     Command(
         "config set",
@@ -154,5 +156,33 @@ COMMANDS = (
         ("api-url", "token-stdin", "machine-id", "policy"),
         hidden=True,
     ),
+    Command("daemon start", "Start the daemon, also after it was stopped", ("json",), hidden=True),
+    Command("daemon stop", "End the daemon; no command starts it again unasked", ("json",), hidden=True),
+    Command("daemon restart", "End the daemon and start it anew", ("json",), hidden=True),
+    Command("daemon status", "Show what the daemon keeps and uses; exit 3 if none runs", ("json",), hidden=True),
+    Command("daemon logs", "Show what the daemon wrote down", ("limit", "follow"), hidden=True),
+    Command("daemon install", "Have the system start the daemon when you log in", ("dry-run",), hidden=True),
+    Command("daemon uninstall", "Undo daemon install, and end the daemon", ("dry-run",), hidden=True),
+    Command("lease list", "List what the daemon keeps, and by which evidence", ("json",), hidden=True),
+    Command(
+        "lease hold",
+        "Have the daemon keep a heartbeat, and a claim that stands",
+        ("agent-id", "repo", "target", "ttl", "instance-id", "watch-pid"),
+        ("agent-id",),
+        hidden=True,
+    ),
+    Command("lease drop", "Have the daemon keep a lane no more", ("json",), positional="LANE", hidden=True),
 )
 BY_COMMAND = {command.name: command for command in COMMANDS}
+GROUPS = {
+    "config": ("show", "set"),
+    "daemon": ("start", "stop", "restart", "status", "logs", "install", "uninstall"),
+    "lease": ("list", "hold", "drop"),
+}
+"""The words that a command may be followed by, which name another command."""
+
+
+def named(group: str, word: str) -> str:
+    """Give the name of the command that two words mean; `config show` is `config`."""
+    name = f"{group} {word}"
+    return name if name in BY_COMMAND else group

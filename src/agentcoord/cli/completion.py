@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from agentcoord.cli.commands import BY_COMMAND, COMMANDS
+from agentcoord.cli.commands import BY_COMMAND, COMMANDS, GROUPS, named
 from agentcoord.cli.completion_scripts import SCRIPTS
 from agentcoord.cli.options import BACKEND, BY_NAME, OPTIONS, SELECTORS, Option, find_option, options_of
 from agentcoord.cli.output import Invocation
@@ -125,7 +125,7 @@ class _Line:
         everything.selectors[:0] = self._before.selectors
         self._given = everything
         self._first = not before
-        self._sub = list(before) == ["config"]
+        self._group = before[0] if len(before) == 1 and before[0] in GROUPS else ""
 
     def candidates(self) -> Iterable[Candidate]:
         """Give what may stand in the gap, in the order it is best shown in; the caller picks by prefix."""
@@ -149,8 +149,8 @@ class _Line:
         return [*positional, *self._options()]
 
     def _positionals(self) -> list[Candidate]:
-        if self._sub:
-            return [("show", BY_COMMAND["config"].summary), ("set", BY_COMMAND["config set"].summary)]
+        if self._group:
+            return [(word, BY_COMMAND[named(self._group, word)].summary) for word in GROUPS[self._group]]
         if self._before.positionals:
             return []
         if self._command == "completion":
@@ -255,8 +255,8 @@ def _command_of(words: Sequence[str]) -> tuple[str, int]:
     """Name the command of a line, and how many words that took."""
     if not words:
         return "", 0
-    if words[0] == "config" and words[1:2] in (["show"], ["set"]):
-        return ("config set" if words[1] == "set" else "config"), 2
+    if len(words) > 1 and words[1] in GROUPS.get(words[0], ()):
+        return named(words[0], words[1]), 2
     return words[0], 1
 
 

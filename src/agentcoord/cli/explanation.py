@@ -5,10 +5,12 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 
 from agentcoord.cli.examination import backend_of, file_system_of
+from agentcoord.cli.inspection import inspect
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.render.doctor import render_report
 from agentcoord.cli.requests import DoctorRequest
 from agentcoord.errors import ConfigError, CoordError, Exit
+from agentcoord.operations.doctor.daemon import findings_of
 from agentcoord.operations.doctor.explaining import Ground, explain
 from agentcoord.operations.doctor.findings import (
     LEFTOVER_MINUTES,
@@ -126,7 +128,7 @@ def _hints(settings: Settings, invocation: Invocation) -> list[Finding]:
             hints.append(of_relative_root(root, absolute(root, cwd), variable))
     if (file := selection.split_brain_file) is not None:
         hints.append(of_split_brain(split_brain_refusal(file), file, private=_is_private(file)))
-    return hints
+    return [*hints, *findings_of(inspect(invocation.env))]
 
 
 def _machine_name(node: str) -> str | None:

@@ -1,10 +1,11 @@
 """Help, made from the tables of commands and options."""
 
-from agentcoord.cli.commands import BY_COMMAND, COMMANDS, Command
+from agentcoord.cli.commands import BY_COMMAND, COMMANDS, GROUPS, Command
 from agentcoord.cli.options import BACKEND, WITH_TAIL, Option
 from agentcoord.settings.selection import Role, role_of
 
 _EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usage of doctor --stack-json"
+_CALLED = {"config set": "config-set"}
 
 
 def main_help() -> str:
@@ -19,10 +20,13 @@ def main_help() -> str:
 def command_help(name: str) -> str:
     """Give one command's purpose and options."""
     command = BY_COMMAND[name]
-    title = f"Usage: agent-coord {name.replace(' ', '-')} [options]"
+    words = GROUPS.get(name, ()) if name != "config" else ()
+    title = f"Usage: agent-coord {_CALLED.get(name, name)} {'<word> ' if words else ''}[options]"
     if command.positional:
         title += f" {command.positional}" if name in WITH_TAIL else f" [{command.positional}]"
     lines = [title, "", _summary(command) + "."]
+    if words:
+        lines += ["", "Words:", *_table([(word, BY_COMMAND[f"{name} {word}"].summary) for word in words])]
     if command.required:
         lines += ["", "Required: " + ", ".join(f"--{option}" for option in command.required)]
     if command.options:

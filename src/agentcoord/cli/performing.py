@@ -14,12 +14,14 @@ from agentcoord.cli.output import Invocation, Output
 from agentcoord.errors import ConfigError, StoreError, UsageError
 from agentcoord.operations.context import Context
 from agentcoord.protocol.batches import UNKNOWN
+from agentcoord.protocol.documents import Document
 from agentcoord.settings.environment import implicit_root
 from agentcoord.settings.selection import Flags
 from agentcoord.settings.value import Settings
 from agentcoord.stores.opening import absolute, open_local, open_store
 
 if TYPE_CHECKING:
+    from agentcoord.cli.keeping import Keeping
     from agentcoord.operations.closeout import Closed
 
 
@@ -53,11 +55,30 @@ async def _claim(words: Words, settings: Settings, invocation: Invocation, outpu
     from agentcoord.operations.claims import Claimed, claim
 
     usage.require_options(words)
+    request, keeping = request_of(words), _keeping(words, settings, invocation)
     async with _context(settings, invocation, output) as context:
-        result = await claim(context, request_of(words))
-    render_claim(result, output, json=words.flag("json"))
+        if keeping is not None:
+            request = await keeping.claiming(context, request)
+        result = await claim(context, request)
+        if keeping is not None and isinstance(result, Claimed):
+            await keeping.beating(context, result.record)
+    more: Document = {}
+    if keeping is not None and isinstance(result, Claimed):
+        more = keeping.hold(result.record, result.fence)
+    render_claim(result, output, json=words.flag("json"), more=more)
+    if keeping is not None:
+        keeping.say(output, json=words.flag("json"))
     if invocation.terminal.notices and isinstance(result, Claimed):
         output.stderr += hints_of_claim(result)
+
+
+def _keeping(words: Words, settings: Settings, invocation: Invocation) -> "Keeping | None":
+    """Prepare to have the daemon keep what is about to be written, if that was asked for."""
+    if not words.flag("keep"):
+        return None
+    from agentcoord.cli.keeping import Keeping
+
+    return Keeping(words, settings, invocation)
 
 
 async def _release(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -112,9 +133,13 @@ async def _heartbeat(words: Words, settings: Settings, invocation: Invocation, o
     from agentcoord.operations.heartbeats import heartbeat
 
     usage.require_options(words)
+    request, keeping = request_of(words), _keeping(words, settings, invocation)
     async with _context(settings, invocation, output) as context:
-        result = await heartbeat(context, request_of(words))
-    render_heartbeat(result, output, json=words.flag("json"))
+        result = await heartbeat(context, request)
+    more = {} if keeping is None else keeping.hold(result.record, None)
+    render_heartbeat(result, output, json=words.flag("json"), more=more)
+    if keeping is not None:
+        keeping.say(output, json=words.flag("json"))
 
 
 async def _register_batch(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -363,6 +388,30 @@ async def _completion(words: Words, settings: Settings, invocation: Invocation, 
     output.page(script(words.positionals[0]))
 
 
+async def _daemon(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.daemon import perform
+
+    perform(words, invocation, output)
+
+
+async def _lease(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.leases import drop, render_lanes
+
+    json = words.flag("json")
+    if words.command == "lease list":
+        render_lanes(invocation, output, json=json)
+    else:
+        drop(words.positionals[0], invocation, output, json=json)
+
+
+async def _lease_hold(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.leases import hold
+
+    usage.require_options(words)
+    async with _context(settings, invocation, output) as context:
+        await hold(context, words, settings, invocation, output)
+
+
 async def absent(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     """Say that a command is not there yet. Raises StoreError."""
     raise StoreError(f"agent-coord {words.command} is not part of this release; nothing was read or written")
@@ -390,4 +439,14 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "doctor": _doctor,
     "bootstrap": _bootstrap,
     "completion": _completion,
+    "daemon start": _daemon,
+    "daemon stop": _daemon,
+    "daemon restart": _daemon,
+    "daemon status": _daemon,
+    "daemon logs": _daemon,
+    "daemon install": _daemon,
+    "daemon uninstall": _daemon,
+    "lease list": _lease,
+    "lease hold": _lease_hold,
+    "lease drop": _lease,
 }

@@ -91,6 +91,24 @@ class BootstrapRequest(Struct, frozen=True):
     no_profile: bool = False
 
 
+class KeepRequest(Struct, frozen=True):
+    """A lease for the daemon to keep. `ttl` is in seconds; no `watch_pid`: the agent is looked for."""
+
+    agent_id: str
+    repo: str | None
+    target: str | None
+    ttl: int
+    watch_pid: int | None = None
+    instance: str | None = None
+
+
+class LogsRequest(Struct, frozen=True):
+    """How many of the last lines of the daemon's log, and whether to go on."""
+
+    lines: int
+    follow: bool
+
+
 class SaveRequest(Struct, frozen=True):
     """Settings to save, as given; a token is still to be read. None leaves a setting alone."""
 
@@ -184,6 +202,34 @@ def heartbeat(words: Words) -> Beat:
         branch=words.text("branch"),
         metadata=_metadata(words),
     )
+
+
+def keep(words: Words) -> KeepRequest:
+    """Have a lease kept."""
+    return KeepRequest(
+        agent_id=words.text("agent_id") or "",
+        repo=words.text("repo"),
+        target=words.text("target"),
+        ttl=_kept_ttl(words),
+        watch_pid=words.number("watch_pid"),
+        instance=words.text("instance_id"),
+    )
+
+
+def _kept_ttl(words: Words) -> int:
+    """Choose the ttl of a kept heartbeat. A claim's own is for hours, which is too long to wait for the dead."""
+    given = words.number("ttl")
+    if given is None:
+        return HEARTBEAT_TTL
+    return min(given, HEARTBEAT_TTL) if words.command == "claim" else given
+
+
+def logs(words: Words) -> LogsRequest:
+    """Read the daemon's log. Raises UsageError."""
+    lines = _or(words.number("limit"), 200)
+    if lines <= 0:
+        raise UsageError("--limit must be positive")
+    return LogsRequest(lines=lines, follow=words.flag("follow"))
 
 
 def register_batch(words: Words) -> RegisterRequest:

@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 from msgspec import Struct
 
 from agentcoord.cli import usage
-from agentcoord.cli.commands import BY_COMMAND
+from agentcoord.cli.commands import BY_COMMAND, GROUPS, named
 from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words, require_utf8
 from agentcoord.cli.output import Invocation, Output, one_line
@@ -212,9 +212,9 @@ def _hint_at_relative_root(selection: Selection, invocation: Invocation, output:
 
 def _command_of(argv: list[str]) -> tuple[str, list[str]]:
     name, rest = argv[0], argv[1:]
-    if name == "config" and rest[:1] in (["show"], ["set"]):
-        return ("config set" if rest[0] == "set" else "config"), rest[1:]
-    if name == COMPLETE or (name in BY_COMMAND and name != "config set"):
+    if rest and rest[0] in GROUPS.get(name, ()):
+        return named(name, rest[0]), rest[1:]
+    if name == COMPLETE or (name in BY_COMMAND and " " not in name):
         return name, rest
     require_utf8([name])
     raise UsageError(f"unknown command: {name}")

@@ -14,7 +14,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from agentcoord.cli.children import NOT_EXECUTABLE, NOT_FOUND, PAUSING, Child, Ended, Paused
-from agentcoord.cli.leases import LAST_ATTEMPT, TICK, Backend, Lease, clock
+from agentcoord.cli.custody import LAST_ATTEMPT, TICK, Backend, Lease, clock
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.cli.render.claims import render_claim
 from agentcoord.cli.requests import RunRequest

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from agentcoord.cli.commands import BY_COMMAND
+from agentcoord.cli.commands import BY_COMMAND, GROUPS
 from agentcoord.cli.options import TERMINAL, WITH_TAIL, Words
 from agentcoord.errors import StackUsageError, UsageError
 from agentcoord.protocol.events import LANE_CLOSED
@@ -15,6 +15,7 @@ def require_coherent(words: Words) -> None:
     """Check what the options say together. Raises UsageError, StackUsageError for a stack report."""
     _require_positionals(words)
     _require_doctor(words)
+    _require_keep(words)
     for field in _SELECTING:
         value = words.text(field)
         if value is not None and not value.strip():
@@ -41,6 +42,18 @@ def _require_doctor(words: Words) -> None:
             raise StackUsageError(f"doctor --{flag} and --stack-json are mutually exclusive")
 
 
+def _require_keep(words: Words) -> None:
+    if words.command in ("claim", "heartbeat") and not words.flag("keep"):
+        for field in ("watch_pid", "supersede"):
+            if field in words.values:
+                raise UsageError(f"--{field.replace('_', '-')} requires --keep")
+    watched = words.number("watch_pid")
+    if watched is not None and watched <= 0:
+        raise UsageError("--watch-pid must be positive")
+    if words.command == "lease hold" and ("repo" in words.values) != ("target" in words.values):
+        raise UsageError("lease hold takes --repo and --target together, or neither")
+
+
 def _require_prompt_place(words: Words) -> None:
     prompt = words.text("launch_prompt")
     if prompt is not None and words.command != "register-batch":
@@ -50,7 +63,11 @@ def _require_prompt_place(words: Words) -> None:
 
 
 def _require_positionals(words: Words) -> None:
-    taken = {"log": 1, "completion": 1}.get(words.command, 0)
+    taken = {"log": 1, "completion": 1, "lease drop": 1}.get(words.command, 0)
+    if words.command != "config" and words.command in GROUPS:
+        raise UsageError(f"{words.command} needs one of these words: {', '.join(GROUPS[words.command])}")
+    if words.command == "lease drop" and not words.positionals:
+        raise UsageError("lease drop needs the id of a lane, as agent-coord lease list shows it")
     if words.command == "completion":
         from agentcoord.cli.completion_scripts import SCRIPTS  # no other command has a use for them
 

@@ -62,6 +62,17 @@ ROLES: Mapping[str, Role] = {
     "bootstrap": Role.INDEPENDENT,
     "demo": Role.INDEPENDENT,
     "completion": Role.INDEPENDENT,
+    "daemon": Role.INDEPENDENT,
+    "daemon start": Role.INDEPENDENT,
+    "daemon stop": Role.INDEPENDENT,
+    "daemon restart": Role.INDEPENDENT,
+    "daemon status": Role.INDEPENDENT,
+    "daemon logs": Role.INDEPENDENT,
+    "daemon install": Role.INDEPENDENT,
+    "daemon uninstall": Role.INDEPENDENT,
+    "lease": Role.INDEPENDENT,
+    "lease list": Role.INDEPENDENT,
+    "lease drop": Role.INDEPENDENT,
 }
 
 

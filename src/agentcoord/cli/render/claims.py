@@ -4,11 +4,14 @@ from agentcoord.cli.output import Output
 from agentcoord.errors import Exit
 from agentcoord.operations.claims import Claimed, Refused, Released, ReleaseRequest
 from agentcoord.protocol.claims import refusal
-from agentcoord.protocol.documents import encode_pretty
+from agentcoord.protocol.documents import Document, encode_pretty
 
 
-def render_claim(result: Claimed | Refused, output: Output, *, json: bool) -> None:
-    """Say who holds the lease now; a refusal goes to stderr too, whatever stdout carries."""
+def render_claim(result: Claimed | Refused, output: Output, *, json: bool, more: Document | None = None) -> None:
+    """Say who holds the lease now; a refusal goes to stderr too, whatever stdout carries.
+
+    `more` joins the JSON of a claim.
+    """
     if isinstance(result, Refused):
         refused = result.refusal
         output.stderr.append(refusal(refused, result.repo, result.target))
@@ -24,6 +27,7 @@ def render_claim(result: Claimed | Refused, output: Output, *, json: bool) -> No
                         "liveness": refused.seen,
                         "expires_at": refused.expires_at,
                     }
+                    | ({} if refused.instance is None else {"instance_id": refused.instance})
                 )
             )
         return
@@ -37,6 +41,7 @@ def render_claim(result: Claimed | Refused, output: Output, *, json: bool) -> No
                     "renewed": result.renewed,
                     "taken_over_from": result.taken_over_from,
                 }
+                | (more or {})
             )
         )
         return

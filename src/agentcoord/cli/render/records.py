@@ -8,17 +8,17 @@ from agentcoord.operations.heartbeats import Beaten
 from agentcoord.protocol.documents import Document, encode_pretty
 
 
-def _record(record: Document, line: str, output: Output, *, json: bool) -> None:
+def _record(record: Document, line: str, output: Output, *, json: bool, more: Document | None = None) -> None:
     if json:
-        output.add(encode_pretty({"record": record}))
+        output.add(encode_pretty({"record": record} | (more or {})))
     else:
         output.say(line)
 
 
-def render_heartbeat(result: Beaten, output: Output, *, json: bool) -> None:
-    """Say when the agent was last heard of."""
+def render_heartbeat(result: Beaten, output: Output, *, json: bool, more: Document | None = None) -> None:
+    """Say when the agent was last heard of. `more` joins the JSON."""
     record = result.record
-    _record(record, f"heartbeat {record['agent_id']} {record['updated_at']}", output, json=json)
+    _record(record, f"heartbeat {record['agent_id']} {record['updated_at']}", output, json=json, more=more)
 
 
 def render_batch(result: Registered, output: Output, *, json: bool) -> None:
