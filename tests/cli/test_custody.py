@@ -96,7 +96,7 @@ class TestRun:
             ((*NEEDED, "--on-exit", "done", "--", "make"), "--on-exit done closes the lane of a batch"),
             ((*NEEDED, "--lane", "x", "--", "make"), "--lane is only valid for run with --on-exit done"),
             ((*NEEDED, "--agent-id", "", "--", "make"), "--agent-id requires a non-empty value"),
-            (("claim", "--supersede"), "invalid option: --supersede"),
+            (("release", "--supersede"), "invalid option: --supersede"),
         ],
     )
     def test_a_wrong_call(self, line: Line, words: tuple[str, ...], fault: str) -> None:

@@ -259,14 +259,26 @@ def test_the_exit_status_is_the_daemons(client: Client, daemon: Daemon, status: 
         ("demo",),
         ("doctor",),
         ("bootstrap", "--help"),
-        ("claim", "--agent-id", "a1", *ITEM, "--keep"),
-        ("heartbeat", "--agent-id", "a1", "--kee"),
     ],
 )
 def test_some_commands_never_go_there(client: Client, daemon: Daemon, words: tuple[str, ...]) -> None:
     client(*words)
     client(*words, env={"AGENT_COORD_DAEMON": "require"})
     assert daemon.told == []
+
+
+@pytest.mark.parametrize(
+    "words", [("claim", "--agent-id", "a1", *ITEM, "--keep"), ("heartbeat", "--agent-id", "a1", "--kee")]
+)
+def test_what_is_to_be_kept_is_done_here_and_then_asked_for(
+    client: Client, daemon: Daemon, words: tuple[str, ...]
+) -> None:
+    daemon.script = Conversation.die
+    ran = client(*words)
+    assert ran.exit == 2
+    assert "it is written, but nobody keeps it" in ran.err
+    assert daemon.told
+    assert not any("argv" in told for told in daemon.told)
 
 
 def test_off_asks_nobody(client: Client, daemon: Daemon) -> None:

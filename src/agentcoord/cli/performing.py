@@ -412,11 +412,6 @@ async def _lease_hold(words: Words, settings: Settings, invocation: Invocation, 
         await hold(context, words, settings, invocation, output)
 
 
-async def absent(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
-    """Say that a command is not there yet. Raises StoreError."""
-    raise StoreError(f"agent-coord {words.command} is not part of this release; nothing was read or written")
-
-
 PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[Any, Any, None]]] = {
     "claim": _claim,
     "release": _release,

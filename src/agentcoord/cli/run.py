@@ -16,7 +16,7 @@ from agentcoord.cli.commands import BY_COMMAND, GROUPS, named
 from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words, require_utf8
 from agentcoord.cli.output import Invocation, Output, one_line
-from agentcoord.cli.performing import PERFORMERS, absent, explain_configuration, flags_of
+from agentcoord.cli.performing import PERFORMERS, explain_configuration, flags_of
 from agentcoord.errors import ConfigError, CoordError, StackUsageError, StoreError, UsageError
 from agentcoord.files import discreet
 from agentcoord.settings.selection import Selection, SelectionError
@@ -196,9 +196,7 @@ def _begin(invocation: Invocation, output: Output) -> _Task | None:
         require_address(settings.selection)
         # A command that runs another one waits in a thread, and its process is for signals and the other one's end.
         waits = command != "run" and takes_waiting(settings.selection)
-    return _Task(
-        partial(PERFORMERS.get(command, absent), words, settings, invocation, output), waits, Chosen(words, settings)
-    )
+    return _Task(partial(PERFORMERS[command], words, settings, invocation, output), waits, Chosen(words, settings))
 
 
 def _hint_at_relative_root(selection: Selection, invocation: Invocation, output: Output) -> None:

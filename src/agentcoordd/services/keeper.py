@@ -9,7 +9,7 @@ was set.
 
 import logging
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from random import random
 from typing import Any
@@ -51,6 +51,9 @@ _TICK = 1.0
 _CONCURRENCY = 8
 _LANES = 10_000
 _ENDED = 100
+_NOTED = 2
+"""Ticks between two notes on the roster that the daemon is at work."""
+
 _NEVER = datetime(1, 1, 1, tzinfo=UTC)
 
 log = logging.getLogger(__name__)
@@ -106,6 +109,7 @@ class Keeper:
             self._tasks = tasks
             try:
                 await self._resume()
+                await self._mark_alive()
                 task_status.started()
                 await self._look()
             finally:
@@ -205,7 +209,8 @@ class Keeper:
             kept = Kept(entry, self._clock)
             if entry.process is not None and not self._processes.lives(entry.process):
                 kept.gone = True
-                kept.known_until = alive_at or _NEVER
+                # Up to the next note that was due, what the heartbeat says is ours.
+                kept.known_until = _NEVER if alive_at is None else alive_at + timedelta(seconds=_NOTED * self._tick)
             self._start(kept)
 
     def _replace(self, kept: Kept) -> None:
@@ -366,7 +371,7 @@ class Keeper:
             if (happened := jumps.look(self._tick)) is not None:
                 self._doubt(happened)
             self._announce()
-            if ticks % 2 == 0:
+            if ticks % _NOTED == 0:
                 await self._mark_alive()
             ticks += 1
 
