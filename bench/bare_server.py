@@ -1,6 +1,9 @@
 """The floor of the server's figures: a route on the same stack that stores nothing, and answers like a write.
 
-Usage: python bench/bare_server.py PORT
+The stack is Starlette on uvicorn with httptools and uvloop, and connections that are bounded like the server's:
+that they are is no matter of a route. With `plain` as second word, they are uvicorn's own.
+
+Usage: python bench/bare_server.py PORT [plain]
 """
 
 import sys
@@ -11,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from agentcoordd.server.answers import Answer, Receive, Scope, Send, deliver
+from agentcoordd.server.connections import patient
 
 ANSWER = Answer(200, b'{"path":"claims/acme/widgets/319-000000.json","version":1000,"updated_by":"bench"}')
 
@@ -28,7 +32,7 @@ def main() -> None:
     config = uvicorn.Config(
         app,
         port=int(sys.argv[1]),
-        http="httptools",
+        http="httptools" if "plain" in sys.argv[2:] else patient(20_000),
         ws="none",
         lifespan="off",
         access_log=False,

@@ -14,7 +14,6 @@ _LARGEST = 256
 """How many writes one transaction may carry: enough to share the disk, few enough to end soon."""
 
 _TURNS = 2
-_ENOUGH = 12
 
 _WAITING = 16
 """How many groups may wait; who comes after them is told at once that the server is too busy."""
@@ -50,8 +49,9 @@ class _Group:
 class Committer:
     """Commits what has come together while the transaction before was under way; and has old changes trimmed."""
 
-    def __init__(self, commit: Commit, trim: Callable[[], Awaitable[None]]) -> None:
-        self._commit, self._trim = commit, trim
+    def __init__(self, commit: Commit, trim: Callable[[], Awaitable[None]], *, enough: int = _LARGEST) -> None:
+        """Take what commits and what trims; a group of `enough` writes is worth a trip, whoever else is coming."""
+        self._commit, self._trim, self._enough = commit, trim, enough
         self._groups: deque[_Group] = deque()
         self._wake = anyio.Event()
         self._open = True
@@ -105,7 +105,7 @@ class Committer:
         A request needs two turns of the loop to get from its socket to here. Whoever is alone waits no longer.
         """
         quiet, size = 0, 0
-        while quiet < _TURNS and len(group.writes) < _ENOUGH:
+        while quiet < _TURNS and len(group.writes) < self._enough:
             quiet, size = (quiet + 1 if len(group.writes) == size else 0), len(group.writes)
             await anyio.lowlevel.checkpoint()
 

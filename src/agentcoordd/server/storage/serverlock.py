@@ -16,6 +16,9 @@ _MARK = 16
 _SECONDS = 1.0
 """How long a token is remembered unless it is looked up again: a change may have come without its mark."""
 
+_GLANCE = 0.001
+"""Seconds between two looks at the mark: less than the command that makes it takes to end."""
+
 _MACHINES = 10_000
 """How many machines are remembered at most."""
 
@@ -26,14 +29,17 @@ class RememberedMachines:
     def __init__(self, descriptor: int) -> None:
         self._descriptor: Final = descriptor
         self._mark = b""
-        self._until = 0.0
+        self._until = self._look_at = 0.0
         self._machines: dict[str, Machine] = {}
 
     def get(self, token_hash: str) -> Machine | None:
         """Give who has a token, if that is known and nothing has changed since. Raises OSError."""
-        mark, now = os.pread(self._descriptor, _MARK, 0), monotonic()  # a map would be fatal once the file is cut short
-        if mark != self._mark or now >= self._until:
-            self._machines, self._mark, self._until = {}, mark, now + _SECONDS
+        now = monotonic()
+        if now >= self._look_at:
+            self._look_at = now + _GLANCE
+            mark = os.pread(self._descriptor, _MARK, 0)  # a map would be fatal once the file is cut short
+            if mark != self._mark or now >= self._until:
+                self._machines, self._mark, self._until = {}, mark, now + _SECONDS
         return self._machines.get(token_hash)
 
     def put(self, token_hash: str, machine: Machine) -> None:

@@ -47,6 +47,9 @@ _WAL_BYTES = 64 * 1024 * 1024
 _HERE = 0.002
 """Seconds for which the changes of a transaction are made where they come in; what is left then goes to a thread."""
 
+_ENOUGH = 12
+"""Writes that are worth a trip to the disk: the next ones are made while it lasts."""
+
 _FEED = HEAD.replace("SELECT max(", "SELECT name, forgotten, max(", 1)
 
 _ENTRY = (
@@ -209,7 +212,7 @@ class SqliteStorage:
         keep: int,
         machines: RememberedMachines | None = None,
     ) -> None:
-        self.committer = Committer(self._commit, self._trim)
+        self.committer = Committer(self._commit, self._trim, enough=_ENOUGH)
         self._path, self._writer, self._reader, self._lister, self._keep = path, writer, reader, lister, keep
         self._machines = machines
         self._writing = anyio.CapacityLimiter(1)
