@@ -28,7 +28,7 @@ from agentcoordd.server.telemetry import Telemetry
 
 _STATE = b"/v1/state"
 _HEALTH_SECONDS = 2.0
-_PROMPT = 0.01
+_PROMPT = 0.001
 """Seconds within which a body is no reason to ask once more whose the token is."""
 
 
