@@ -16,12 +16,16 @@ JSON = b"application/json"
 
 
 class Answer(Struct, frozen=True):
-    """A whole answer. With `close` the connection ends after it: the rest of the request was not read."""
+    """A whole answer. With `close` the connection ends after it: the rest of the request was not read.
+
+    A large body is not copied into one piece: what follows `body` stands in `more`.
+    """
 
     status: int
     body: bytes
     kind: bytes = JSON
     close: bool = False
+    more: tuple[bytes, ...] = ()
 
 
 class Refusal(Exception):
@@ -39,8 +43,10 @@ def json_answer(value: object, status: int = 200) -> Answer:
 
 async def deliver(answer: Answer, send: Send) -> None:
     """Send an answer as a whole."""
-    headers = [(b"content-type", answer.kind), (b"content-length", b"%d" % len(answer.body))]
+    size = len(answer.body) + sum(map(len, answer.more))
+    headers = [(b"content-type", answer.kind), (b"content-length", b"%d" % size)]
     if answer.close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-    await send({"type": "http.response.body", "body": answer.body})
+    for place, part in enumerate((answer.body, *answer.more)):
+        await send({"type": "http.response.body", "body": part, "more_body": place < len(answer.more)})

@@ -1,6 +1,7 @@
 """Running the server: from a database and an address to a process that answers, and ends when told to."""
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -155,6 +156,7 @@ async def serve(serving: Serving, say: Callable[[str], None], ready: Callable[[i
         asyncio.get_running_loop().set_exception_handler(
             lambda _, left: say(f"{left['message']} {type(left.get('exception')).__name__}")
         )
+        gc.freeze()  # what is loaded stays: a large listing makes the collector look at all of it again and again
         async with open_tasks() as tasks:
             await tasks.start(_exit_on_signal, server)  # before anybody hears that the server is there to be ended
             await server.serve(sockets=[listener])
