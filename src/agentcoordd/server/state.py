@@ -124,7 +124,8 @@ class StateApi:
         page = await self._storage.page(prefix, visible, after=paging.cursor, limit=paging.limit)
         filtered = b"" if visible.whole else b',"filtered":true'
         cursor = b"" if page.cursor is None else f',"next_cursor":"{page.cursor}"'.encode()
-        return Answer(200, b'{"entries":[', more=(page.entries, b"]%b%b}" % (filtered, cursor)))
+        pieces = [b"," + piece if place else piece for place, piece in enumerate(page.entries)]
+        return Answer(200, b'{"entries":[', more=(*pieces, b"]%b%b}" % (filtered, cursor)))
 
     async def _record(
         self, raw: bytes, machine: Machine, method: str, headers: dict[bytes, bytes], receive: Receive

@@ -64,12 +64,13 @@ Verdict = int | None
 
 
 class Page(Struct, frozen=True):
-    """Records below a prefix in byte order of their paths, as the JSON objects of a listing with commas between.
+    """Records below a prefix in byte order of their paths, as the JSON objects of a listing.
 
-    `cursor` is the path of the last of them if there are more.
+    They come in pieces, with commas within each but not between them. `cursor` is the path of the last of them if there
+    are more.
     """
 
-    entries: bytes
+    entries: tuple[bytes, ...]
     cursor: str | None
 
 

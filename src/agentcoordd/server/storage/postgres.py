@@ -62,6 +62,9 @@ _POLL = 5.0
 _SETTINGS = {
     # A listing's rows are JSON text of our own making; nothing here is worth a just-in-time compilation.
     "jit": "off",
+    # Records are read in the order of their key. Before it has statistics, the planner takes a listing for short, and
+    # would rather fetch it out of order and sort it whole, on the disk.
+    "enable_bitmapscan": "off",
     # Whoever waited for the lock of the writers must see what was written meanwhile, whatever the database prefers.
     "default_transaction_isolation": "read committed",
 }
