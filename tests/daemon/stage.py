@@ -1,8 +1,9 @@
 """What the keeper is played on: a clock that is set, processes that end when told to, and backends that fail."""
 
+import subprocess
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -276,3 +277,13 @@ async def until(true: Callable[[], bool], what: str) -> None:
     while not true():
         assert time.monotonic() < deadline, f"never: {what}"
         await anyio.sleep(0.01)
+
+
+@contextmanager
+def sleeping() -> Generator["subprocess.Popen[bytes]"]:
+    """Run a process that does nothing, for a block."""
+    with subprocess.Popen(["/bin/sleep", "600"]) as child:
+        try:
+            yield child
+        finally:
+            child.kill()

@@ -24,18 +24,9 @@ from agentcoord.protocol.liveness import liveness
 from agentcoordd.backends import LocalBackend
 from agentcoordd.services.keeper import Hold
 from tests.command import PATIENCE
-from tests.daemon.stage import Heard, MemoryRoster, both, keeping, open_files, until
+from tests.daemon.stage import Heard, MemoryRoster, both, keeping, open_files, sleeping, until
 
 ROOT = Path(__file__).parents[2]
-
-
-@contextmanager
-def sleeping() -> Generator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(["/bin/sleep", "600"]) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import anyio
@@ -13,17 +11,9 @@ import pytest
 
 from agentcoordd.processes import SystemProcesses, Watched
 from tests.command import PATIENCE
+from tests.daemon.stage import sleeping
 
 WATCHERS = [pytest.param(True, id="pidfd"), pytest.param(False, id="polling")]
-
-
-@contextmanager
-def sleeping() -> Generator["subprocess.Popen[bytes]"]:
-    with subprocess.Popen(["/bin/sleep", "600"]) as child:
-        try:
-            yield child
-        finally:
-            child.kill()
 
 
 def required(processes: SystemProcesses, pid: int) -> Watched:

@@ -7,17 +7,17 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import pytest
 
 from agentcoord.protocol.liveness import liveness
 from tests.command import PATIENCE
+from tests.daemon.running import until
 
 ITEM = ("--repo", "acme/shop", "--target", "7")
 
@@ -87,13 +87,6 @@ def machine() -> Generator[Machine]:
     finally:
         machine("daemon", "stop")
         shutil.rmtree(home)
-
-
-def until(holds: Callable[[], bool]) -> None:
-    deadline = monotonic() + PATIENCE
-    while not holds():
-        assert monotonic() < deadline, "it never came true"
-        sleep(0.01)
 
 
 def _keep(agent: str, *more: str) -> Sequence[str]:
