@@ -9,10 +9,11 @@ import anyio
 import anyio.to_thread
 from msgspec import Struct
 
-from agentcoord.errors import Rejected, StoreError, UsageError
+from agentcoord.errors import Rejected, UsageError
 from agentcoord.settings.selection import Secret, Selection, redact
 from agentcoord.stores.base import Store
 from agentcoord.stores.opening import open_root, open_store
+from agentcoord.stores.opening import settle as settled
 
 _T = TypeVar("_T")
 _UNAUTHORIZED = 401
@@ -92,7 +93,7 @@ class OpenBackends:
         """Do a deed with the open store. Raises CoordError as the deed does, or when it cannot be opened."""
         if isinstance(backend, LocalBackend):
             local = open_root(backend.root, settle=settle)
-            return await anyio.to_thread.run_sync(_settled, deed, local, limiter=self._threads)
+            return await anyio.to_thread.run_sync(lambda: settled(deed(local)), limiter=self._threads)
         store = await self._store(backend)
         try:
             return await deed(store)
@@ -118,14 +119,3 @@ class OpenBackends:
         found = self._open.pop(backend, None)
         if found is not None:
             await found[0].aclose()
-
-
-def _settled(deed: Deed[_T], store: Store) -> _T:
-    """Drive a coroutine that never waits to its end, here and now."""
-    coroutine = deed(store)
-    try:
-        coroutine.send(None)
-    except StopIteration as ended:
-        return ended.value
-    coroutine.close()
-    raise StoreError("internal error: work on local files had to wait")

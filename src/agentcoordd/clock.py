@@ -1,16 +1,15 @@
 """Time as the daemon sees it: how long ago, by a clock that counts through suspend, and what the wall says.
 
-Deadlines use the first, records carry the second. Linux has CLOCK_BOOTTIME; on macOS CLOCK_MONOTONIC goes on in
-sleep (`time.monotonic` does not), and where neither is known `time.monotonic` has to do: a suspend then goes unseen.
-The event loop's own timers stand still in a suspend, so whoever waits looks at the clock again; see `Jumps`.
+Deadlines use the first, records carry the second. The event loop's own timers stand still in a suspend, so whoever
+waits looks at the clock again; see `Jumps`.
 """
 
-import sys
-import time
 from datetime import UTC, datetime
 from typing import Protocol
 
 import anyio
+
+from agentcoord import clock
 
 _SUSPENDED = 5.0  # seconds more than were asked for, which no busy machine explains
 _STEPPED = 2.0  # seconds that the wall clock moves against the other by being set, not by drifting
@@ -37,7 +36,7 @@ class SystemClock:
 
     def boot(self) -> float:
         """Seconds of a clock that counts through suspend, where the system has one."""
-        return _boot()
+        return clock.boot()
 
     def now(self) -> datetime:
         """The wall clock, in UTC."""
@@ -47,22 +46,6 @@ class SystemClock:
         """Wait for an event; a suspend makes it longer by as much, as the loop's timers stand still in it."""
         with anyio.move_on_after(max(seconds, 0.0)):
             await event.wait()
-
-
-if sys.platform == "linux":
-
-    def _boot() -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-elif sys.platform == "darwin":
-
-    def _boot() -> float:
-        return time.clock_gettime(time.CLOCK_MONOTONIC)
-
-else:
-
-    def _boot() -> float:
-        return time.monotonic()
 
 
 class Jumps:

@@ -7,10 +7,8 @@ its own no more, when it is told to, and when a service of it ends.
 import gc
 import logging
 import os
-import resource
 import signal
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
@@ -36,6 +34,7 @@ from agentcoordd.backends import Backends, OpenBackends
 from agentcoordd.clock import SystemClock
 from agentcoordd.configuration import Configuration, load_configuration, state_directory
 from agentcoordd.database import open_database
+from agentcoordd.descriptors import raise_limit
 from agentcoordd.lanes import Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
@@ -92,21 +91,13 @@ def run(options: Options, env: Mapping[str, str]) -> int:
         raise StoreError(f"cannot log to {state}/daemon.log: {cause_of(error)}") from error
     given = given_socket(env)
     path = socket_path(runtime_directory(env, uid), uid) if given is None else str(given.getsockname())
-    _raise_limit()
+    raise_limit(_DESCRIPTORS)  # fewer will do: who cannot be watched is looked at now and then
     os.chdir("/")  # never at work inside somebody's repository
     listener = open_listener(path, uid, given)
     try:
         return anyio.run(_serve, options, env, configuration, listener, tally, state)
     finally:
         listener.close()
-
-
-def _raise_limit() -> None:
-    """Take as many descriptors as the system lets this process have: each agent that is watched takes one."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS)
-    with suppress(ValueError, OSError):  # a limit as it is will do: who cannot be watched is looked at now and then
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def warm(*, remote: bool) -> None:

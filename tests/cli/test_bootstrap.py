@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from agentcoord.cli.output import Invocation, Output
-from agentcoord.cli.run import run, settle
+from agentcoord.cli.run import run
+from agentcoord.stores.opening import settle
 from tests.cli.line import nothing
 from tests.command import PATIENCE
 from tests.operations.stage import Chance, FakeClock

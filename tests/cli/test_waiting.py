@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from agentcoord.cli.run import settle
 from agentcoord.cli.waiting import wait_for
 from agentcoord.errors import StoreError
+from agentcoord.stores.opening import settle
 from tests.command import PATIENCE
 
 
@@ -66,7 +66,7 @@ def test_steps_that_wait_do_not_pass_for_such_that_do_not() -> None:
     async def waiting() -> None:
         await asyncio.sleep(0)
 
-    with pytest.raises(RuntimeError, match="waited for something"):
+    with pytest.raises(StoreError, match="waited for something"):
         settle(waiting())
 
 

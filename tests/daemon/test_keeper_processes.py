@@ -69,7 +69,7 @@ async def test_a_stopped_agent_is_kept(state: Path) -> None:
     with sleeping() as agent:
         await claims(state, "a1")
         async with keeping(state, MemoryRoster(), Heard()) as keeper:
-            view = await keeper.hold(Hold(lane=both(ttl=2), backend=LocalBackend(str(state)), pid=agent.pid))
+            view = await keeper.hold(Hold(lane=both(ttl=3), backend=LocalBackend(str(state)), pid=agent.pid))
             os.kill(agent.pid, signal.SIGSTOP)
             os.waitid(os.P_PID, agent.pid, os.WSTOPPED)
             before = keeper.renewals
@@ -93,7 +93,7 @@ async def test_a_launcher_exits_and_the_agent_lives_on(state: Path, tmp_path: Pa
         try:
             async with keeping(state, MemoryRoster(), Heard()) as keeper:
                 backend = LocalBackend(str(state))
-                view = await keeper.hold(Hold(lane=both(ttl=2), backend=backend, from_pid=command))
+                view = await keeper.hold(Hold(lane=both(ttl=3), backend=backend, from_pid=command))
                 assert (view.pid, view.program) == (pid, "claude")
                 os.kill(child.pid, signal.SIGKILL)
                 child.wait(PATIENCE)

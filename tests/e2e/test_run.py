@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -237,7 +237,7 @@ class TestWhoGetsIt:
         until((coord.work / "second").exists, second)
         lost = finish(first)
         assert lost.exit == 3
-        assert one_line(lost) == "FENCE_LOST: o/r#7 is held by a1 under another fence; sh was stopped"
+        assert one_line(lost) == "FENCE_LOST: o/r#7 is now held by another instance of a1; sh was stopped"
         assert claim_of(coord)["status"] == "active"
         assert seconds(beat_of(coord)) > 1
         (coord.work / "other").write_text("go\n")
@@ -300,6 +300,29 @@ class TestKeeping:
         after = beat_of(coord)
         assert (after["target"], after["expires_at"] >= before["expires_at"]) == ("8", True)
 
+    def test_a_heartbeat_that_another_instance_takes_is_prolonged_and_left(self, coord: Coord) -> None:
+        process = held(coord, *RUN, *SHORT)
+        soon = datetime.now(UTC) + timedelta(seconds=2)  # later, too, than anything that the run writes meanwhile
+        taken = beat_of(coord) | {"instance_id": "i9", "updated_at": stamp(soon)}
+        taken["expires_at"] = stamp(soon + timedelta(seconds=3))
+        (coord.work / "beat").write_text(json.dumps(taken))
+        (coord.work / "beat").rename(coord.state / "heartbeats/a1.json")
+        until(lambda: beat_of(coord)["updated_at"] > taken["updated_at"], process)
+        open_gate(coord)
+        assert finish(process) == Answer(0, "", "")
+        last = beat_of(coord)
+        assert (last["instance_id"], seconds(last)) == ("i9", 3)
+
+    def test_an_agent_that_is_done_is_not_kept_alive_and_its_command_goes_on(self, coord: Coord) -> None:
+        process = held(coord, *RUN, *SHORT)
+        assert coord("heartbeat", "--agent-id", "a1", "--status", "done", "--ttl", "3").exit == 0
+        said, ends = beat_of(coord), parse(claim_of(coord)["expires_at"])
+        assert ends is not None
+        until(lambda: datetime.now(UTC) > ends, process)
+        assert beat_of(coord) == said
+        open_gate(coord)
+        assert finish(process) == Answer(0, "", "")
+
     def test_an_item_that_changes_hands_stops_it(self, coord: Coord, backend: str) -> None:
         script = f"echo $$ >pid; sleep 1000 >/dev/null 2>&1 & echo $! >helper; {HOLD}"
         process = held(coord, *RUN, *SHORT, script=script)
@@ -309,7 +332,7 @@ class TestKeeping:
         process.send_signal(signal.SIGCONT)
         answer = finish(process)
         assert (answer.exit, answer.out) == (3, "")
-        assert one_line(answer) == "FENCE_LOST: o/r#7 is held by a2 under another fence; sh was stopped"
+        assert one_line(answer) == "FENCE_LOST: o/r#7 is now held by a2; sh was stopped"
         assert claim_of(coord)["agent_id"] == "a2"
         assert claim_of(coord)["status"] == "active"
         for name in ("pid", "helper"):
@@ -320,7 +343,7 @@ class TestKeeping:
         process = held(coord, *RUN, *SHORT, "--grace", "0", script=script)
         assert coord("release", "--agent-id", "a1", *ITEM).exit == 0
         answer = finish(process)
-        assert (answer.exit, one_line(answer)) == (3, "FENCE_LOST: nobody holds o/r#7; it was released; sh was stopped")
+        assert (answer.exit, one_line(answer)) == (3, "FENCE_LOST: the claim on o/r#7 was released; sh was stopped")
         assert not alive(int((coord.work / "pid").read_text()))
 
     def test_one_that_cleans_up_within_the_grace_may(self, coord: Coord) -> None:
@@ -386,7 +409,7 @@ class TestKeeping:
         answer = finish(process)
         assert (answer.exit, one_line(answer)) == (
             3,
-            "FENCE_LOST: nobody holds o/r#7; there is no claim; sh was stopped",
+            "FENCE_LOST: the claim on o/r#7 is gone; sh was stopped",
         )
 
 
@@ -436,7 +459,7 @@ class TestAtTheEnd:
         )
         answer = coord(*RUN, *shell(f"({lose}) >/dev/null"))
         assert answer.exit == 3
-        assert one_line(answer) == "FENCE_LOST: o/r#7 is held by a2 under another fence; the command had ended"
+        assert one_line(answer) == "FENCE_LOST: o/r#7 is now held by a2; the command had ended"
 
 
 class TestSignals:

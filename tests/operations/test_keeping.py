@@ -9,6 +9,7 @@ from agentcoord.errors import Conflict, StoreError, UsageError
 from agentcoord.operations.claims import Claimed, Refused
 from agentcoord.operations.keeping import Renewed, mark_dead, renew, require_lane, tell
 from agentcoord.protocol.claims import fence
+from agentcoord.protocol.instants import parse
 from agentcoord.protocol.keeping import Finished, Lane, Lost
 from agentcoord.protocol.liveness import liveness
 from tests.operations.stage import CLAIM, FakeClock, FaultyStore, Stage
@@ -37,7 +38,7 @@ async def test_a_claim_is_extended_when_under_half_its_own_ttl_and_keeps_its_fen
     first = await stage.record(CLAIM)
     clock.advance(seconds=60)
     renewed = await renew(stage.context(), BOTH)
-    assert renewed == Renewed(ttl=60, batch_id="b1", fence=fence(first))
+    assert renewed == Renewed(ttl=60, until=parse(first["expires_at"]), batch_id="b1", fence=fence(first))
     assert await stage.record(CLAIM) == first
     clock.advance(seconds=1)
     await renew(stage.context(), BOTH)
@@ -130,7 +131,7 @@ async def test_news_written_in_between_is_read_before_anything_is_said(stage: St
         stage.lay(CLAIM, claim | {"phase": "later"})
 
     store = FaultyStore(stage.store, at=at, first=done)
-    assert await renew(stage.context(store), BOTH) == Finished("a1 reported done")
+    assert await renew(stage.context(store), BOTH) == Finished("a1 reported done", held=True)
     assert (await stage.record(BEAT))["status"] == "done"
     assert (await stage.record(CLAIM))["phase"] == "later"
 
@@ -216,6 +217,7 @@ async def test_what_became_of_a_lease_is_told_in_the_trail(stage: Stage) -> None
     [
         Lane("../x"),
         Lane("a1", 0),
+        Lane("a1", 2),
         Lane("a1", 10**400),
         Lane("a1", 60, ()),
         Lane("a1", 60, ("claim",)),

@@ -200,7 +200,7 @@ class _Line:
 
     def lanes(self, begun: str) -> Iterable[str]:
         """Name the lanes of the batch on the line."""
-        from agentcoord.cli.run import settle
+        from agentcoord.stores.opening import settle
 
         batch_id, store = self._given.values.get("batch_id"), self._store()
         stored = settle(store.read(batch_path(batch_id))) if store and batch_id else None

@@ -8,7 +8,6 @@ from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.render.doctor import render_report, render_stack
 from agentcoord.cli.requests import DoctorRequest
-from agentcoord.cli.run import settle
 from agentcoord.errors import CoordError, Exit, StackUsageError
 from agentcoord.files import printable
 from agentcoord.operations.doctor.checks import require_prefix, require_stack_prefix
@@ -19,7 +18,7 @@ from agentcoord.protocol.paths import is_repo
 from agentcoord.settings.selection import Flags, Selection, redact, split_brain_refusal
 from agentcoord.settings.value import Settings
 from agentcoord.stores.filesystem import FileSystem, look
-from agentcoord.stores.opening import absolute, open_local, open_store
+from agentcoord.stores.opening import absolute, open_local, open_store, settle
 
 
 def backend_of(selection: Selection, cwd: str, *, shown: Callable[[str], str] = redact) -> Backend:

@@ -106,8 +106,8 @@ def _hint_at_machine(closed: "Closed", invocation: Invocation, output: Output) -
 
 async def _verify(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
-    from agentcoord.cli.render.custody import render_standing
-    from agentcoord.operations.custody import verify
+    from agentcoord.cli.render.standing import render_standing
+    from agentcoord.operations.standing import verify
 
     usage.require_options(words)
     request = request_of(words)

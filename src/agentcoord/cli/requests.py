@@ -19,8 +19,8 @@ from agentcoord.protocol.statuses import normalize
 
 if TYPE_CHECKING:  # few commands have a use for these, and the others need not load them
     from agentcoord.operations.attention import ListRequest
-    from agentcoord.operations.custody import VerifyRequest
     from agentcoord.operations.retention import RetentionRequest
+    from agentcoord.operations.standing import VerifyRequest
     from agentcoord.operations.trail import TrailRequest
     from agentcoord.protocol.attention import Key
 
@@ -182,7 +182,7 @@ def run(words: Words) -> RunRequest:
 
 def verify(words: Words) -> "VerifyRequest":
     """Compare a fence with the record."""
-    from agentcoord.operations.custody import VerifyRequest  # what it keeps leases with is no use to other commands
+    from agentcoord.operations.standing import VerifyRequest  # of no use to other commands
 
     return VerifyRequest(
         repo=words.text("repo") or "", target=words.text("target") or "", fence=words.text("fence") or ""

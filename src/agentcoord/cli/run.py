@@ -21,11 +21,7 @@ from agentcoord.errors import ConfigError, CoordError, StackUsageError, StoreErr
 from agentcoord.files import discreet
 from agentcoord.settings.selection import Selection, SelectionError
 from agentcoord.settings.value import Settings, load_as_far, without_user_file
-from agentcoord.stores.opening import (
-    open_root,
-    require_address,
-    takes_waiting,
-)
+from agentcoord.stores.opening import open_root, require_address, settle, takes_waiting
 
 _T = TypeVar("_T")
 _HELP = ("help", "-h", "--help")
@@ -37,20 +33,6 @@ ANSWER_BYTES = 64 * 1024 * 1024
 
 COMPLETE = "__complete"
 """What completion code in a shell calls; not a command for people."""
-
-
-def settle(steps: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine that never waits for anything, without an event loop.
-
-    In-process commands on local files and through gh are such: starting a loop would cost more than the
-    command on files, and gh is waited for where it is run.
-    """
-    try:
-        steps.send(None)
-    except StopIteration as done:
-        return done.value
-    steps.close()
-    raise RuntimeError("a command in this process waited for something")
 
 
 def run_alone(invocation: Invocation) -> Output:

@@ -14,18 +14,19 @@ from functools import partial
 from msgspec.structs import replace
 
 from agentcoord.cli.children import NOT_EXECUTABLE, NOT_FOUND, PAUSING, Child, Ended, Paused
-from agentcoord.cli.custody import LAST_ATTEMPT, TICK, Backend, Lease, clock
+from agentcoord.cli.holding import LAST_ATTEMPT, TICK, Backend, Lease
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.cli.render.claims import render_claim
 from agentcoord.cli.requests import RunRequest
 from agentcoord.cli.signalling import Signals
+from agentcoord.clock import boot
 from agentcoord.errors import CoordError, Exit, StoreError
 from agentcoord.files import discreet, printable
 from agentcoord.operations.claims import Refused
 from agentcoord.operations.context import Context
-from agentcoord.operations.custody import Custody, Kept, Lost, give_back, mark_dead, take
+from agentcoord.operations.keeping import Renewed, give_back, mark_dead, take
 from agentcoord.protocol.claims import Wanted
-from agentcoord.protocol.custody import explain
+from agentcoord.protocol.keeping import Finished, Lane, Lost
 from agentcoord.settings import environment
 from agentcoord.settings.value import Settings
 from agentcoord.stores.opening import absolute
@@ -59,7 +60,7 @@ def run_under_lease(
         if isinstance(taken, Refused):
             render_claim(taken, output, json=json)
         elif taken is not None:
-            _run(Lease(backend, *taken), request, command, output)
+            _run(Lease(backend, wanted, *taken), request, command, output)
 
 
 def _named(request: RunRequest, invocation: Invocation) -> Wanted:
@@ -83,7 +84,7 @@ def _say(output: Output) -> None:
         pass
 
 
-def _acquire(backend: Backend, wanted: Wanted, output: Output) -> tuple[Custody, Kept] | Refused | None:
+def _acquire(backend: Backend, wanted: Wanted, output: Output) -> tuple[Lane, Renewed] | Refused | None:
     """Take the lease; None when a signal came first, which `output` then says. Raises CoordError."""
     job = backend.begin(partial(take, wanted=wanted))
     done = backend.within(job, float("inf"), urged=LAST_ATTEMPT)
@@ -98,7 +99,7 @@ def _acquire(backend: Backend, wanted: Wanted, output: Output) -> tuple[Custody,
         return None
     taken = job.answer()
     if not isinstance(taken, Refused):
-        _finish(Lease(backend, *taken), output)
+        _finish(Lease(backend, wanted, *taken), output)
     return None
 
 
@@ -136,12 +137,12 @@ def _run(lease: Lease, request: RunRequest, command: Sequence[str], output: Outp
 
 def _environment(lease: Lease) -> Mapping[str, str]:
     """Give the command our environment, with the lease, and the backend where only our options name it."""
-    settings, invocation, wanted = lease.backend.settings, lease.backend.invocation, lease.custody.wanted
+    settings, invocation, wanted = lease.backend.settings, lease.backend.invocation, lease.wanted
     env = dict(invocation.env)
     told = {
-        environment.FENCE: lease.custody.fence,
+        environment.FENCE: lease.fence,
         environment.AGENT_ID: wanted.agent_id,
-        environment.INSTANCE_ID: lease.custody.instance_id,
+        environment.INSTANCE_ID: lease.lane.instance,
         environment.REPO: wanted.repo,
         environment.TARGET: wanted.target,
         environment.BATCH_ID: wanted.batch_id,
@@ -190,18 +191,18 @@ def _stop(lease: Lease, child: Child, grace: float) -> Ended:
     """Stop the command and all of its group: TERM, and KILL when the grace is over."""
     child.send(signal.SIGTERM)
     child.send(signal.SIGCONT)  # or who is stopped would not hear of it
-    kills = clock() + grace
+    kills = boot() + grace
     killed = False
     while True:
         ended = child.look()
         if isinstance(ended, Ended) and not child.leaves_something():
             return ended
-        left = kills - clock()
+        left = kills - boot()
         if left <= 0:
             if killed:  # not even that helps against a device that does not answer
                 return ended if isinstance(ended, Ended) else Ended(128 + signal.SIGKILL, signal.SIGKILL)
             child.send(signal.SIGKILL)
-            kills, killed = clock() + TICK, True
+            kills, killed = boot() + TICK, True
         # The end of the command wakes us, that of what it started does not.
         for number in lease.backend.signals.wait(min(max(left, 0.02), 0.05 if isinstance(ended, Ended) else TICK)):
             _pass_on(child, number)
@@ -212,38 +213,37 @@ def _finish(
 ) -> None:
     """Give the lease back and end the heartbeat; if that fails, say what to do."""
     lease.settle(LAST_ATTEMPT if not quiet else 1.0)
-    job = lease.backend.begin(partial(_last_word, custody=lease.custody, terminal=terminal, lane=lane))
-    wanted = lease.custody.wanted
+    job = lease.backend.begin(partial(_last_word, kept=lease.lane, terminal=terminal, lane=lane))
     fault: object = "the backend did not answer in time"
     if lease.backend.within(job, _PATIENCE if not quiet else _IN_VAIN, urged=_URGED):
         try:
-            lost = job.answer()
+            over = job.answer()
         except CoordError as error:
             fault = error
         else:
-            if lost is not None and lost.standing.reason == "another_acquisition" and not quiet:
+            if isinstance(over, Lost) and not quiet:
                 output.exit = Exit.REFUSED
-                output.stderr.append(f"{explain(lost.standing, wanted.repo, wanted.target)}; the command had ended")
+                output.stderr.append(f"FENCE_LOST: {over.why}; the command had ended")
             return
     if not quiet:
-        command = _release_command(wanted, terminal=terminal, lane=lane)
+        command = _release_command(lease.wanted, terminal=terminal, lane=lane)
         output.stderr.append(f"the lease on {lease.item} was not given back: {fault}; do it yourself: {command}")
 
 
-async def _last_word(context: Context, custody: Custody, *, terminal: str | None, lane: str | None) -> Lost | None:
-    lost: Lost | None = None
+async def _last_word(context: Context, kept: Lane, *, terminal: str | None, lane: str | None) -> Lost | Finished | None:
+    over: Lost | Finished | None = None
     fault: CoordError | None = None
     try:
-        lost = await give_back(context, custody, terminal=terminal, lane=lane)
+        over = await give_back(context, kept, terminal=terminal, lane=lane)
     except CoordError as error:
         fault = error
     try:
-        await mark_dead(context, custody)
+        await mark_dead(context, kept)
     except StoreError as error:
         fault = fault or error
     if fault is not None:
         raise fault
-    return lost
+    return over
 
 
 def _release_command(wanted: Wanted, *, terminal: str | None = None, lane: str | None = None) -> str:

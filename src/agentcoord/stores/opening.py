@@ -1,7 +1,8 @@
 """From a selection to the store it means; every kind of store is known here, and here alone."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
+from typing import Any, TypeVar
 
 from agentcoord.errors import StoreError
 from agentcoord.settings.environment import API_TOKEN, Env
@@ -9,10 +10,26 @@ from agentcoord.settings.selection import Selection
 from agentcoord.stores.base import Store
 from agentcoord.stores.local import LocalStore
 
+_T = TypeVar("_T")
+
 
 def takes_waiting(selection: Selection) -> bool:
     """Tell whether answers of the selected backend are waited for, which takes an event loop."""
     return selection.kind == "http"
+
+
+def settle(steps: Coroutine[Any, Any, _T]) -> _T:
+    """Run a coroutine that never waits for anything to its end, here and now, without an event loop.
+
+    Work on local files and through gh is such: starting a loop would cost more than a command on files, and gh is
+    waited for where it is run. Raises what the steps raise, and StoreError if they wait after all.
+    """
+    try:
+        steps.send(None)
+    except StopIteration as done:
+        return done.value
+    steps.close()
+    raise StoreError("internal error: what takes no event loop waited for something")
 
 
 @asynccontextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import resource
 import signal
 import socket
 import ssl
@@ -21,6 +20,7 @@ from starlette.responses import Response
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from agentcoord.errors import StoreError
+from agentcoordd.descriptors import raise_limit
 from agentcoordd.server.changes import SILENCE
 from agentcoordd.server.connections import BODY_SECONDS, HEAD_SECONDS, UNREAD_SECONDS, patient
 from agentcoordd.server.groups import open_tasks
@@ -206,13 +206,10 @@ def _shown(host: str) -> str:
 
 def _raised_limit() -> int:
     """Take as many descriptors as the system lets this process have. Raises StoreError when they are too few."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _CONNECTIONS + _RESERVED if hard == resource.RLIM_INFINITY else min(hard, _CONNECTIONS + _RESERVED)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    if wanted < _RESERVED + _LEAST:
+    allowed = raise_limit(_CONNECTIONS + _RESERVED)
+    if allowed < _RESERVED + _LEAST:
         raise StoreError(
-            f"a limit of {wanted} open files is too low: at least {_RESERVED + _LEAST} are needed; "
+            f"a limit of {allowed} open files is too low: at least {_RESERVED + _LEAST} are needed; "
             "raise it with ulimit -Hn, or with LimitNOFILE= in the unit"
         )
-    return wanted
+    return allowed

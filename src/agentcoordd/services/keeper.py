@@ -284,7 +284,8 @@ class Keeper:
     def _failed(self, kept: Kept, why: str) -> None:
         kept.failures += 1
         kept.error = why
-        kept.due = self._clock.boot() + retry(kept.ttl, kept.failures, self._chance())
+        now = self._clock.boot()
+        kept.due = now + retry(kept.ttl, kept.failures, kept.renewed + kept.ttl - now, self._chance())
         level = logging.WARNING if kept.failures == 1 else logging.DEBUG  # an outage is told once for each lane
         log.log(level, "lease of %s not renewed, try %d: %s", kept.entry.lane.agent_id, kept.failures, why)
 

@@ -26,7 +26,7 @@ async def test_hold_list_drop() -> None:
             "pid": 100,
             "program": "agent",
             "chosen": "named by the caller",
-            "next_renewal": "2026-01-01T00:00:20Z",
+            "next_renewal": "2026-01-01T00:00:19Z",
         }
         [lane] = msgspec.to_builtins(await listed.call(listed.params(), CALLER))["lanes"]
         assert lane == {
@@ -40,7 +40,7 @@ async def test_hold_list_drop() -> None:
             "chosen": "named by the caller",
             "ttl": 60,
             "last_renewal": "2026-01-01T00:00:00Z",
-            "next_renewal": "2026-01-01T00:00:20Z",
+            "next_renewal": "2026-01-01T00:00:19Z",
             "error": None,
         }
         for dropped in (True, False):

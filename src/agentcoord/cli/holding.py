@@ -5,35 +5,30 @@ one, unless it says for how long.
 """
 
 import signal
-import time
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.signalling import ENDING, Job, Signals
+from agentcoord.clock import boot
 from agentcoord.errors import CoordError
 from agentcoord.operations.context import Context
-from agentcoord.operations.custody import Custody, Kept, Lost, look, renew
-from agentcoord.protocol.custody import SHARED_LOOK, beat_ttl, explain, look_pause, pause, retry
+from agentcoord.operations.keeping import Outcome, Renewed, look, renew
+from agentcoord.protocol.claims import Wanted
+from agentcoord.protocol.keeping import Finished, Lane, Lost, interval, look_interval, retry
 from agentcoord.settings.value import Settings
-from agentcoord.stores.opening import open_store, takes_waiting
+from agentcoord.stores.opening import open_store, settle, takes_waiting
 
 _T = TypeVar("_T")
-_Renewed = Kept | Lost | None
 
 TICK = 5.0
 """Seconds slept at most: no sleep counts the time that the machine was suspended, and the clock does."""
 
 LAST_ATTEMPT = 10.0
 """Seconds to find out, after a suspend beyond the end of the lease, whether it is still ours."""
-
-_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
-
-
-def clock() -> float:
-    """Give seconds that nobody sets, and that go on while the machine is suspended, where the system has such."""
-    return time.clock_gettime(_CLOCK)
 
 
 class Backend:
@@ -55,16 +50,15 @@ class Backend:
 
     def within(self, job: Job[Any], seconds: float, *, urged: float) -> bool:
         """Wait for a job, and tell whether it is done; once the end is asked for, for the shorter of the two times."""
-        ends = clock() + seconds
-        while not job.done and clock() < ends:
-            for number in self.signals.wait(min(TICK, ends - clock())):
+        ends = boot() + seconds
+        while not job.done and boot() < ends:
+            for number in self.signals.wait(min(TICK, ends - boot())):
                 if number in ENDING:
                     self.asked = number
-                    ends = min(ends, clock() + urged)
+                    ends = min(ends, boot() + urged)
         return job.done
 
     def _perform(self, work: Callable[[Context], Coroutine[Any, Any, _T]]) -> _T:
-        from agentcoord.cli.run import settle
         from agentcoord.cli.waiting import wait_for
 
         answers: list[_T] = []
@@ -91,30 +85,31 @@ class Backend:
 class Lease:
     """The lease as far as is known, and the job that is finding out more."""
 
-    def __init__(self, backend: Backend, custody: Custody, kept: Kept) -> None:
-        self.backend, self.custody = backend, custody
+    def __init__(self, backend: Backend, wanted: Wanted, lane: Lane, renewed: Renewed) -> None:
+        self.backend, self.wanted, self.lane = backend, wanted, lane
+        self.fence = renewed.fence
         self.ends = float("inf")
         self.lost = ""
         """Why it is not ours any more, in words; empty while it is."""
-        self._ttl = beat_ttl(custody.wanted.ttl)
-        self._job: Job[_Renewed] | None = None
+        self._ttl = lane.ttl
+        self._job: Job[Outcome | None] | None = None
         self._began = self._began_wall = 0.0
-        self._seen = clock()
+        self._seen = boot()
         self._failures = 0
         self._fault: CoordError | None = None
         self._renews = self._next = 0.0
         self._mark()
-        self._learn(kept)
+        self._learn(renewed)
 
     @property
     def item(self) -> str:
         """Name the work item."""
-        return f"{self.custody.wanted.repo}#{self.custody.wanted.target}"
+        return f"{self.wanted.repo}#{self.wanted.target}"
 
     def sleep(self) -> float:
         """Give the seconds until something is to be done about it."""
         nearest = self._ends_at if self._job else min(self._next, self._ends_at)
-        return max(0.0, min(TICK, nearest - clock()))
+        return max(0.0, min(TICK, nearest - boot()))
 
     def settle(self, seconds: float) -> None:
         """Let the job that runs come to its end, so that it writes nothing after what is written now."""
@@ -126,7 +121,7 @@ class Lease:
         if self._job is not None and self._job.done:
             job, self._job = self._job, None
             self._digest(job)
-        now = clock()
+        now = boot()
         if self.lost:
             return
         if now - self._seen > 2 * TICK:
@@ -140,7 +135,7 @@ class Lease:
         elif self._job is None and now >= self._next:
             self._mark()
             work = renew if now >= self._renews else look
-            self._job = self.backend.begin(partial(work, custody=self.custody))
+            self._job = self.backend.begin(partial(work, lane=self.lane))
 
     @property
     def _ends_at(self) -> float:
@@ -148,34 +143,45 @@ class Lease:
         return self._began + LAST_ATTEMPT if self._job and self._began >= self.ends else self.ends
 
     def _mark(self) -> None:
-        self._began, self._began_wall = clock(), self.backend.invocation.now().timestamp()
+        self._began, self._began_wall = boot(), self.backend.invocation.now().timestamp()
 
-    def _digest(self, job: Job[_Renewed]) -> None:
+    def _digest(self, job: Job[Outcome | None]) -> None:
         try:
             answer = job.answer()
         except CoordError as fault:
             self._failures, self._fault = self._failures + 1, fault
-            now = clock()
-            self._next = now + retry(self._failures, self.ends - now, self.backend.chance())
+            now = boot()
+            self._next = now + retry(self._ttl, self._failures, self.ends - now, self.backend.chance())
             self._renews = self._next
             return
         self._failures, self._fault = 0, None
-        if isinstance(answer, Lost):
-            self.lost = explain(answer.standing, self.custody.wanted.repo, self.custody.wanted.target)
-        elif answer is not None:
-            self._learn(answer)
-        else:
-            self._look_again()
+        match answer:
+            case Renewed():
+                self._learn(answer)
+            case Lost(held=True):  # the item is ours, and so is part of what keeps the agent alive
+                self.lane = replace(self.lane, shared=True)
+                self._renews = self._next = boot()
+            case Finished(held=True):  # the agent wants nothing kept, so there is no end to be met; the command goes on
+                self.ends = float("inf")
+                self._after_a_while()
+            case Lost() | Finished():
+                self.lost = f"FENCE_LOST: {answer.why}"
+            case None:
+                self._look_again()
 
-    def _learn(self, kept: Kept) -> None:
+    def _learn(self, renewed: Renewed) -> None:
+        self._ttl = renewed.ttl
         self.ends = float("inf")
-        if kept.until is not None:
+        if renewed.until is not None:
             # By both ends of the job: should the wall clock have been set meanwhile, the earlier of the two is safe.
-            until, wall = kept.until.timestamp(), self.backend.invocation.now().timestamp()
-            self.ends = min(self._began + until - self._began_wall, clock() + until - wall)
-        self._renews = self._began + pause(self._ttl, self.backend.chance())
+            until, wall = renewed.until.timestamp(), self.backend.invocation.now().timestamp()
+            self.ends = min(self._began + until - self._began_wall, boot() + until - wall)
+        self._after_a_while()
+
+    def _after_a_while(self) -> None:
+        self._renews = self._began + interval(self._ttl, self.backend.chance())
         self._look_again()
 
     def _look_again(self) -> None:
-        looks = SHARED_LOOK if self.custody.shared else look_pause(self.backend.chance())
-        self._next = min(self._renews, clock() + looks)
+        looks = look_interval(self.backend.chance(), shared=self.lane.shared)
+        self._next = min(self._renews, boot() + looks)

@@ -2,9 +2,9 @@
 
 from agentcoord.cli.output import Output
 from agentcoord.errors import Exit
-from agentcoord.operations.custody import VerifyRequest
-from agentcoord.protocol.custody import Standing, explain
+from agentcoord.operations.standing import VerifyRequest
 from agentcoord.protocol.documents import encode_pretty
+from agentcoord.protocol.standing import Standing, explain
 
 
 def render_standing(standing: Standing, request: VerifyRequest, output: Output, *, json: bool) -> None:
