@@ -28,6 +28,7 @@ from agentcoordd.api.administration import MOST_CONNECTIONS, Administration
 from agentcoordd.api.commands import Commands
 from agentcoordd.api.connections import Connection, Hall
 from agentcoordd.api.dispatch import Registry, Tally
+from agentcoordd.api.records import Records
 from agentcoordd.api.service import service_of
 from agentcoordd.api.subscriptions import Feed
 from agentcoordd.backends import Backends, OpenBackends
@@ -35,6 +36,7 @@ from agentcoordd.clock import SystemClock
 from agentcoordd.configuration import Configuration, load_configuration, state_directory
 from agentcoordd.database import open_database
 from agentcoordd.descriptors import raise_limit
+from agentcoordd.index import Index
 from agentcoordd.lanes import Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
@@ -147,13 +149,14 @@ class _Daemon:
         self._accepting = anyio.CancelScope()
         self._feed = Feed()
         self._commands = Commands(service_of(dict(env), configuration.serve_roots, any_root=options.serve_any_root))
-        self._registry = Registry()
+        self._registry, self._index = Registry(), Index()
         administration = Administration(
             socket=listener.path,
             registry=self._registry,
             tally=tally,
             commands=self._commands,
             feed=self._feed,
+            index=self._index,
             stop=self._stop,
         )
         self._registry.add(administration.methods())
@@ -169,9 +172,11 @@ class _Daemon:
             async with (
                 open_database(f"{self._state}/daemon.db") as roster,
                 OpenBackends(self._env, serves=service.serves, token_of=service.token_of) as backends,
+                OpenBackends(self._env, serves=service.serves, token_of=service.token_of) as asked,  # by callers
                 anyio.create_task_group() as services,
             ):
                 await services.start(self._keeper(backends, roster, services).run)
+                self._registry.add(Records(self._commands, asked, self._index).methods())
                 async with anyio.create_task_group() as requests:
                     hall = Hall(self._registry, self._tally, requests)
                     services.start_soon(self._heed_signals)

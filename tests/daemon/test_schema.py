@@ -23,6 +23,9 @@ def test_what_is_published_is_what_the_messages_say() -> None:
 
 def test_every_method_is_published_and_what_is_said_fits(shared: Daemon) -> None:
     caller = shared.call()
+    state: dict[str, object] = {"backend": {"kind": "local", "root": str(shared.directory / "state")}}
+    item = {**state, "repo": "o/r", "target": "7"}
+    request = {**state, "workspace": "w", "repo": "o/r", "attention_id": "a"}
     asked: dict[str, dict[str, object]] = {
         "hello": {"version": "0", "api": 1},
         "daemon.status": {},
@@ -36,6 +39,21 @@ def test_every_method_is_published_and_what_is_said_fits(shared: Daemon) -> None
         },
         "lease.list": {},
         "lease.drop": {"lane": "0"},
+        "claim.acquire": {**item, "agent_id": "ana", "batch_id": "b", "identity": {"session_id": "s"}},
+        "claim.verify": {**item, "fence": "f"},
+        "claim.release": {**item, "agent_id": "ana"},
+        "heartbeat.beat": {**state, "agent_id": "ana", "status": "huh"},
+        "event.record": {**state, "batch_id": "b", "type": "note"},
+        "batch.register": {**state, "manifest": {"batch_id": "b", "lanes": [{"name": "a", "owner": "ana"}]}},
+        "batch.audit": {**state, "batch_id": "b"},
+        "status.target": item,
+        "status.batch": {**state, "batch_id": "b"},
+        "status.all": {**state, "include_archived": True},
+        "trail.log": {**state, "work_item": "o/r#7"},
+        "attention.upsert": {**state, "record": {}},
+        "attention.resolve": {**request, "source_generation": 1},
+        "attention.get": request,
+        "attention.list": {**state, "workspace": "w", "repo": "o/r"},
         "daemon.stop": {"mark": False},
     }
     features: list[str] = caller.ask("hello")["result"]["features"]

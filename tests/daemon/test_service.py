@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from agentcoordd.api.deeds import PUBLISHED
 from agentcoordd.api.service import service_of
 from tests.command import PATIENCE
 from tests.daemon.running import COMMAND, Daemon, run, words
@@ -31,6 +32,27 @@ sys.argv[0] = "agentcoordd"
 from agentcoordd.__main__ import main
 sys.exit(main())
 """
+
+
+METHODS: dict[str, dict[str, object]] = {
+    "claim.acquire": {"agent_id": "a", "repo": "o/r", "target": "7"},
+    "claim.release": {"agent_id": "a", "repo": "o/r", "target": "7"},
+    "claim.verify": {"repo": "o/r", "target": "7", "fence": "f"},
+    "heartbeat.beat": {"agent_id": "a"},
+    "event.record": {"batch_id": "b", "type": "note"},
+    "batch.register": {"manifest": {"batch_id": "b", "lanes": []}},
+    "batch.audit": {"batch_id": "b"},
+    "status.target": {"repo": "o/r", "target": "7"},
+    "status.batch": {"batch_id": "b"},
+    "status.all": {},
+    "trail.log": {},
+    "attention.upsert": {"record": {}},
+    "attention.resolve": {"workspace": "w", "repo": "o/r", "attention_id": "a", "source_generation": 1},
+    "attention.get": {"workspace": "w", "repo": "o/r", "attention_id": "a"},
+    "attention.list": {"workspace": "w", "repo": "o/r"},
+}
+NAMES = ("agent_id", "repo", "target", "batch_id", "workspace", "attention_id")
+"""What becomes part of a path."""
 
 
 class Attempt(NamedTuple):
@@ -120,6 +142,16 @@ def try_all(daemon: Daemon, before: Sequence[str], options: Sequence[str] = ()) 
                 assert '"secret"' not in ran.stdout + ran.stderr
             else:
                 assert (ran.error.get("code"), ran.notified) == (ELSEWHERE, []), attempt
+        port = listening.getsockname()[1]
+        for root in (str(place), f"{place}/state", f"{place}/link", f"{daemon.root}/../../../../{MARKER}"):
+            for method, params in METHODS.items():
+                answer = caller.ask(method, {"backend": {"kind": "local", "root": root}, **params})
+                assert answer["error"]["code"] == ELSEWHERE, method
+        for method, params in METHODS.items():
+            there = {"kind": "http", "url": f"http://127.0.0.1:{port}/{MARKER}"}
+            assert caller.ask(method, {"backend": there, **params})["error"]["code"] == ELSEWHERE, method
+            asked = {field: f"../{MARKER}" if field in NAMES else value for field, value in params.items()}
+            caller.ask(method, asked)
         assert sorted(place.iterdir()) == found
         with pytest.raises(BlockingIOError):
             listening.accept()
@@ -195,6 +227,10 @@ def test_github_is_left_to_the_caller_whatever_is_served(daemon: Daemon) -> None
     daemon.start("--serve-any-root")
     error = daemon.call().ask("cli.run", words("status", "--backend", "acme/state", env={"HOME": "/nowhere"}))["error"]
     assert error["code"] == ELSEWHERE
+
+
+def test_these_are_all_methods_that_take_a_backend_for_one_deed() -> None:
+    assert set(METHODS) == set(PUBLISHED)
 
 
 def test_the_command_of_these_tests_is_the_product() -> None:

@@ -1,13 +1,13 @@
 """Live, stale, dead: a matter of two times and now."""
 
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcoord.protocol.instants import stamp
-from agentcoord.protocol.liveness import liveness
+from agentcoord.protocol.liveness import liveness, steady
 from tests.protocol.strategies import NOW, Json, nearby
 
 TTL = 900
@@ -82,3 +82,19 @@ def test_the_offset_a_time_is_spelled_in_does_not_matter(updated: datetime, ttl:
     plain = beat(updated, ttl)
     spelled = {key: value.replace("Z", ".000+00:00") for key, value in plain.items()}
     assert liveness(spelled, now) == liveness(plain, now)
+
+
+@given(ttls, st.integers(-500_000, 500_000), st.integers(-500_000, 500_000))
+def test_between_two_turns_the_verdict_is_one(ttl: int, elapsed: int, other: int) -> None:
+    record = beat(NOW, ttl)
+    now, then = NOW + timedelta(seconds=elapsed), NOW + timedelta(seconds=other)
+    since, until = steady(record["updated_at"], record["expires_at"], now)
+    if (since is None or since <= then) and (until is None or then < until):
+        assert liveness(record, then) == liveness(record, now)
+    for turn in filter(None, (since, until)):
+        assert liveness(record, turn) != liveness(record, turn - timedelta(microseconds=1))
+
+
+def test_what_is_no_time_never_turns_and_the_last_year_holds_none() -> None:
+    assert steady(None, stamp(NOW), NOW) == (None, None)
+    assert steady("9000-01-01T00:00:00Z", "9999-01-01T00:00:00Z", NOW) == (None, datetime(9999, 1, 1, tzinfo=UTC))

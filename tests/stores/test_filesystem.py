@@ -13,6 +13,7 @@ from agentcoord.stores.filesystem import (
     FileSystem,
     Mount,
     excludes,
+    is_near,
     judge,
     look,
     mount_of,
@@ -334,3 +335,44 @@ def test_a_root_that_takes_none_is_not_writable(tmp_path: Path, number: int) -> 
     assert raised.value.finding == "state_root.unwritable"
     assert os.strerror(number).lower() in str(raised.value).lower()
     assert names(tmp_path) == []
+
+
+NEAR = """\
+20 1 254:0 / / rw - ext4 /dev/vda rw
+21 20 0:30 / /net rw - nfs4 server:/ rw
+22 21 254:1 / /net/disk rw - ext4 /dev/vdb rw
+23 20 0:31 / /tmp rw - tmpfs tmpfs rw
+24 20 0:32 / /odd rw - fuse.odd odd rw
+"""
+
+
+@pytest.mark.parametrize(
+    ("root", "near"),
+    [
+        ("/srv/state", True),
+        ("/tmp/state", True),  # noqa: S108 - a name in a table
+        ("/net/state", False),
+        ("/net", False),
+        ("/net/disk/state", False),
+        ("/odd/state", False),
+        ("/", True),
+        ("/srv/\0", False),
+    ],
+)
+def test_a_root_is_near_when_no_directory_on_the_way_is_on_another_machine(root: str, near: bool) -> None:
+    assert is_near(root, lambda path: NEAR.encode(), mac=False) is near
+
+
+def test_a_root_is_near_only_if_what_its_name_leads_to_is(tmp_path: Path) -> None:
+    table = f"20 1 254:0 / / rw - ext4 /dev/vda rw\n21 20 0:30 / {tmp_path}/net rw - nfs4 server:/ rw\n"
+    (tmp_path / "net").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "net")
+    assert not is_near(str(tmp_path / "link"), lambda path: table.encode(), mac=False)
+    assert is_near(str(tmp_path / "other"), lambda path: table.encode(), mac=False)
+
+
+def test_nobody_is_near_where_nobody_can_tell() -> None:
+    def denied(path: str) -> bytes:
+        raise PermissionError(path)
+
+    assert not is_near("/srv/state", denied, mac=False)

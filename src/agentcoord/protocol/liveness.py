@@ -1,7 +1,7 @@
 """Whether an agent is still there, judged from its last heartbeat and the time (spec: records §6)."""
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from agentcoord.protocol.instants import parse
@@ -32,3 +32,22 @@ def judge(updated_at: object, expires_at: object, now: datetime) -> Liveness | N
     if now < expires:
         return "live"
     return "stale" if now - updated < DEAD_AFTER_TTLS * ttl else "dead"
+
+
+def steady(updated_at: object, expires_at: object, now: datetime) -> tuple[datetime | None, datetime | None]:
+    """Tell since when and until when (that instant left out) two times are judged as they are at `now`.
+
+    None stands for no end: nothing in that direction changes the verdict.
+    """
+    updated, expires = parse(updated_at), parse(expires_at)
+    if updated is None or expires is None or (ttl := expires - updated) <= timedelta():
+        return None, None
+    turns = [expires]
+    try:
+        turns.append(updated + DEAD_AFTER_TTLS * ttl)
+    except OverflowError:  # nobody will be dead before the last year that can be spelled
+        pass
+    return (
+        max((turn for turn in turns if turn <= now), default=None),
+        min((turn for turn in turns if turn > now), default=None),
+    )

@@ -237,6 +237,21 @@ def look(
     return tried(root, found, random) if found.locks == "untested" else found
 
 
+def is_near(root: str, read_file: Callable[[str], bytes], *, mac: bool) -> bool:
+    """Tell whether all directories on the way to a root lie on this machine: then looking there waits for no other.
+
+    False also where nobody can tell. Nothing is tried. `read_file` raises OSError.
+    """
+    try:
+        mounts = _mac_mounts() if mac else parse_mount_table(os.fsdecode(read_file(MOUNT_TABLE)))
+        real = os.path.realpath(root)
+    except (OSError, ValueError):
+        return False
+    on_the_way = {path[:end] or "/" for path in (root, f"{real}/") for end, sign in enumerate(path) if sign == "/"}
+    found = (mount_of(path, mounts) for path in on_the_way)
+    return all(mount is not None and judge(mount).locks == "shared" for mount in found)
+
+
 def _opened(root: str, mounts: Iterable[Mount], read_file: Callable[[str], bytes]) -> Mount | None:
     """Ask the kernel which mount a root was opened on; None where it does not say, or there is no root."""
     try:

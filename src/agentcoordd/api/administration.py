@@ -14,6 +14,7 @@ from agentcoordd.api.commands import MOST_RUNNING, Commands
 from agentcoordd.api.dispatch import Caller, Method, Registry, Tally
 from agentcoordd.api.messages import Hello, Nothing, Status, Stop, Stopping, Use, Welcome
 from agentcoordd.api.subscriptions import MOST_SUBSCRIBERS, Feed
+from agentcoordd.index import Index
 
 MOST_CONNECTIONS = 256
 
@@ -29,10 +30,11 @@ class Administration:
         tally: Tally,
         commands: Commands,
         feed: Feed,
+        index: Index,
         stop: Callable[[bool], None],
     ) -> None:
         self._socket, self._registry, self._tally = socket, registry, tally
-        self._commands, self._feed, self._stop = commands, feed, stop
+        self._commands, self._feed, self._index, self._stop = commands, feed, index, stop
         self._began = time.monotonic()
         self._started_at = _instant(time.time())
 
@@ -58,6 +60,8 @@ class Administration:
             connections=Use(self._tally.connections, MOST_CONNECTIONS),
             commands=Use(self._commands.running, MOST_RUNNING),
             subscribers=Use(self._feed.subscribers, MOST_SUBSCRIBERS),
+            answers=Use(len(self._index), self._index.most),
+            answers_memory=Use(self._index.bytes, self._index.most_bytes),
             requests=self._tally.requests,
             refused=self._tally.refused,
             dropped=self._tally.dropped,

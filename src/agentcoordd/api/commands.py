@@ -71,28 +71,25 @@ class Commands:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self._threads = Threads(MOST_RUNNING)
+        self.threads = Threads(MOST_RUNNING)
+        self._at_work = 0
         self._running: set[_Run] = set()
         self._ending: anyio.Event | None = None
 
     @property
     def running(self) -> int:
         """How many commands are at work, those included that nobody waits for any more."""
-        return max(len(self._running), self._threads.busy)
+        return max(self._at_work, self.threads.busy)
 
     async def run(self, command: Command, caller: Caller) -> Exited:
         """Run one command. Raises Refused for one that is left to its caller, Gone when nobody is left to hear."""
         if command.api != API:
             raise Refused(Fault.VERSION, f"the daemon speaks API {API}, not {command.api}")
         self.service.require_forwarded(command.argv, command.env)
-        if self._ending is not None:
-            raise Refused(Fault.FAILED, "the daemon is about to end")
-        if self.running >= MOST_RUNNING:
-            raise Refused(Fault.FAILED, f"{MOST_RUNNING} commands are running")
         run = _Run(command, caller, self.service)
-        with hearing(caller, run.told), self._counted(run):
+        with self.at_work(), hearing(caller, run.told), self._told(run):
             try:
-                said = await run_for(run.invocation(), self._threads, run.agree)
+                said = await run_for(run.invocation(), self.threads, run.agree)
             except Vast as error:
                 raise Refused(Fault.FAILED, str(error)) from error
             await run.say(said)
@@ -108,7 +105,7 @@ class Commands:
     async def end(self) -> None:
         """Begin no more commands, and wait until those have ended that run."""
         self._ending = anyio.Event()
-        if self._running:
+        if self._at_work:
             await self._ending.wait()
 
     def methods(self) -> list[Method]:
@@ -116,14 +113,28 @@ class Commands:
         return [Method("cli.run", Command, Exited, self.run)]
 
     @contextmanager
-    def _counted(self, run: "_Run") -> Generator[None]:
+    def at_work(self) -> Generator[None]:
+        """Count one piece of work, for which the end of the daemon waits. Raises Refused where there is no room."""
+        if self._ending is not None:
+            raise Refused(Fault.FAILED, "the daemon is about to end")
+        if self.running >= MOST_RUNNING:
+            raise Refused(Fault.FAILED, f"{MOST_RUNNING} commands are running")
+        self._at_work += 1
+        try:
+            yield
+        finally:
+            self._at_work -= 1
+            if self._ending is not None and not self._at_work:
+                self._ending.set()
+
+    @contextmanager
+    def _told(self, run: "_Run") -> Generator[None]:
+        """Give signs of life to whoever waits for a command."""
         self._running.add(run)
         try:
             yield
         finally:
             self._running.discard(run)
-            if self._ending is not None and not self._running:
-                self._ending.set()
 
 
 class _Run:

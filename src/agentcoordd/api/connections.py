@@ -14,8 +14,9 @@ from typing import Any, cast
 import anyio
 import msgspec
 from anyio.abc import TaskGroup
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Struct, UnsetType
 
+from agentcoord.cli.output import one_line
 from agentcoord.cli.run import settle
 from agentcoord.errors import CoordError
 from agentcoord.wire import FRAME_BYTES
@@ -23,6 +24,7 @@ from agentcoordd.api.dispatch import Caller, Gone, Method, Refused, Registry, Ta
 from agentcoordd.api.messages import (
     About,
     Answer,
+    Cause,
     Content,
     Error,
     Failure,
@@ -277,6 +279,8 @@ class Connection(asyncio.Protocol):
             self._begin(frame, frame.id)
         except Refused as refused:
             self._fail(frame.id, refused.code, str(refused))
+        except CoordError as error:
+            self._fail(frame.id, Fault.FAILED, one_line(str(error)), Cause(error.exit))
 
     def _misread(self, line: bytes, error: Exception) -> None:
         """Tell garbage, after which nothing can be believed, from JSON that is no request of ours."""
@@ -331,6 +335,8 @@ class Connection(asyncio.Protocol):
         caller = Caller(self._peer.pid, self._peer.uid, self, request)
         if method.quick:
             self._answer_quickly(method, params, caller)
+        elif method.at_once is not None and (known := method.at_once(params, caller)) is not None:
+            self._say(Answer(request, known))
         elif request in self._running:
             raise Refused(Fault.INVALID, f"a request {request!r} is still running")
         elif len(self._running) >= MOST_REQUESTS:
@@ -340,11 +346,7 @@ class Connection(asyncio.Protocol):
             self._hall.tasks.start_soon(self._serve, method, params, caller, scope)
 
     def _answer_quickly(self, method: Method, params: Any, caller: Caller) -> None:
-        try:
-            result = settle(cast("Any", method.call(params, caller)))
-        except CoordError as error:
-            raise Refused(Fault.FAILED, str(error)) from error
-        self._say(Answer(caller.request, result))
+        self._say(Answer(caller.request, settle(cast("Any", method.call(params, caller)))))
 
     async def _serve(self, method: Method, params: Any, caller: Caller, scope: anyio.CancelScope) -> None:
         request = caller.request
@@ -359,7 +361,7 @@ class Connection(asyncio.Protocol):
         except Refused as refused:
             self._fail(request, refused.code, str(refused))
         except CoordError as error:
-            self._fail(request, Fault.FAILED, str(error))
+            self._fail(request, Fault.FAILED, one_line(str(error)), Cause(error.exit))
         except Exception as error:  # a fault of ours costs its request, not the daemon
             log.exception("internal error in %s", method.name)
             self._fail(request, Fault.INTERNAL, f"internal error in {method.name}: {type(error).__name__}")
@@ -371,10 +373,10 @@ class Connection(asyncio.Protocol):
         if self._ending and not self._running:
             self.close()
 
-    def _fail(self, request: Id | None, code: Fault, message: str) -> None:
+    def _fail(self, request: Id | None, code: Fault, message: str, cause: Cause | UnsetType = UNSET) -> None:
         if code is Fault.ELSEWHERE:
             self._hall.tally.refused += 1
-        self._say(Failure(request, Error(code, message)))
+        self._say(Failure(request, Error(code, message, cause)))
 
     def _say(self, frame: Struct) -> None:
         if self._transport is None or self._transport.is_closing():

@@ -64,13 +64,17 @@ class Caller(Struct, frozen=True):
 
 
 class Method(Struct, frozen=True):
-    """One method. `params` and `result` are Structs; `call` raises Refused or CoordError for an error."""
+    """One method. `params` and `result` are Structs; `call` raises Refused or CoordError for an error.
+
+    `at_once` gives the answer where it is known without waiting, else None: then `call` is asked.
+    """
 
     name: str
     params: type[Any]
     result: type[Any]
     call: Callable[[Any, Caller], Awaitable[Any]]
     quick: bool = False
+    at_once: Callable[[Any, Caller], Any | None] | None = None
 
 
 class Trouble(Struct, frozen=True):

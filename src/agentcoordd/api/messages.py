@@ -46,11 +46,18 @@ class Answer(Struct, frozen=True):
     jsonrpc: Literal["2.0"] = "2.0"
 
 
+class Cause(Struct, frozen=True):
+    """What a command would have ended with: exit 1 for a wrong call, after which nothing was written, 2 for UNKNOWN."""
+
+    exit: int
+
+
 class Error(Struct, frozen=True):
-    """Why there is no result; `message` is one line for a person."""
+    """Why there is no result; `message` is one line for a person. `data` is there for what went wrong at work."""
 
     code: int
     message: str
+    data: Cause | UnsetType = UNSET
 
 
 class Failure(Struct, frozen=True):
@@ -111,7 +118,8 @@ class Status(Struct, frozen=True):
     """How the daemon is. `uptime` in seconds, `memory` resident in bytes, `requests` since its start.
 
     `dropped` counts connections that were closed for what they did or failed to do, `refused` commands that were
-    left to their callers. `missed` counts events that subscribers were too slow for.
+    left to their callers. `missed` counts events that subscribers were too slow for. `answers` are kept ready for local
+    roots, `answers_memory` is what they hold.
     """
 
     version: str
@@ -125,6 +133,8 @@ class Status(Struct, frozen=True):
     connections: Use
     commands: Use
     subscribers: Use
+    answers: Use
+    answers_memory: Use
     requests: int
     refused: int
     dropped: int

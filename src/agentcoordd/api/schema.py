@@ -10,21 +10,22 @@ from typing import Any
 
 import msgspec
 
-from agentcoordd.api import leases, messages
+from agentcoordd.api import deeds, leases, messages
 
 DIRECTORY = Path("schema/api/v1")
 
-METHODS: Mapping[str, tuple[type, type]] = {
+METHODS: Mapping[str, tuple[type, type | tuple[type, ...]]] = {
     "hello": (messages.Hello, messages.Welcome),
     "cli.run": (messages.Command, messages.Exited),
     "subscribe": (messages.Subscribe, messages.Subscribed),
     "lease.hold": (leases.HoldParams, leases.HoldResult),
     "lease.list": (leases.ListParams, leases.ListResult),
     "lease.drop": (leases.DropParams, leases.DropResult),
+    **deeds.PUBLISHED,
     "daemon.status": (messages.Nothing, messages.Status),
     "daemon.stop": (messages.Stop, messages.Stopping),
 }
-"""Params and result of each method."""
+"""Params and result of each method, or the several results it may have."""
 
 NOTIFICATIONS: Mapping[str, type] = {
     "accepted": messages.About,
@@ -46,7 +47,9 @@ def documents() -> dict[str, bytes]:
     """Make all documents, by the names of their files."""
     made: dict[str, bytes] = {}
     for name, (params, result) in METHODS.items():
-        (asked, answered), parts = msgspec.json.schema_components((params, result), ref_template="#/$defs/{name}")
+        results = result if isinstance(result, tuple) else (result,)
+        (asked, *told), parts = msgspec.json.schema_components((params, *results), ref_template="#/$defs/{name}")
+        answered = told[0] if len(told) == 1 else {"anyOf": told}
         made[f"{name}.schema.json"] = _document(
             f"{name}: params and result",
             {"type": "object", "properties": {"params": asked, "result": answered}, "$defs": parts},

@@ -23,10 +23,15 @@ def render_attention(result: Asked, output: Output, *, json: bool) -> None:
         _show(result.record, output)
 
 
+def facts_of_list(result: Listed) -> Document:
+    """Give what programs are told of the requests there are."""
+    return {"records": result.records, "limit": result.limit, "truncated": result.truncated}
+
+
 def render_list(result: Listed, output: Output, *, json: bool) -> None:
     """Show requests in the order they were given in."""
     if json:
-        output.add(encode_pretty({"records": result.records, "limit": result.limit, "truncated": result.truncated}))
+        output.add(encode_pretty(facts_of_list(result)))
         return
     for record in result.records:
         _show(record, output)

@@ -7,6 +7,33 @@ from agentcoord.protocol.claims import refusal
 from agentcoord.protocol.documents import Document, encode_pretty
 
 
+def facts_of_claim(result: Claimed | Refused) -> Document:
+    """Give what programs are told of a claim that was made or refused."""
+    if isinstance(result, Refused):
+        refused = result.refusal
+        return {
+            "refused": True,
+            "repo": result.repo,
+            "target": result.target,
+            "holder": refused.holder,
+            "liveness": refused.seen,
+            "expires_at": refused.expires_at,
+        } | ({} if refused.instance is None else {"instance_id": refused.instance})
+    return {
+        "record": result.record,
+        "fence": result.fence,
+        "renewed": result.renewed,
+        "taken_over_from": result.taken_over_from,
+    }
+
+
+def facts_of_release(result: Released) -> Document:
+    """Give what programs are told of a lease that was given back."""
+    closed = result.closed
+    more = {} if closed is None else {"event": closed.event, "changed": closed.changed}
+    return {"record": result.record} | more
+
+
 def render_claim(result: Claimed | Refused, output: Output, *, json: bool, more: Document | None = None) -> None:
     """Say who holds the lease now; a refusal goes to stderr too, whatever stdout carries.
 
@@ -17,33 +44,11 @@ def render_claim(result: Claimed | Refused, output: Output, *, json: bool, more:
         output.stderr.append(refusal(refused, result.repo, result.target))
         output.exit = Exit.REFUSED
         if json:
-            output.add(
-                encode_pretty(
-                    {
-                        "refused": True,
-                        "repo": result.repo,
-                        "target": result.target,
-                        "holder": refused.holder,
-                        "liveness": refused.seen,
-                        "expires_at": refused.expires_at,
-                    }
-                    | ({} if refused.instance is None else {"instance_id": refused.instance})
-                )
-            )
+            output.add(encode_pretty(facts_of_claim(result)))
         return
     record = result.record
     if json:
-        output.add(
-            encode_pretty(
-                {
-                    "record": record,
-                    "fence": result.fence,
-                    "renewed": result.renewed,
-                    "taken_over_from": result.taken_over_from,
-                }
-                | (more or {})
-            )
-        )
+        output.add(encode_pretty(facts_of_claim(result) | (more or {})))
         return
     output.say(f"claimed {record['repo']}#{record['target']} by {record['agent_id']} until {record['expires_at']}")
 
@@ -60,10 +65,7 @@ def render_release(result: Released, request: ReleaseRequest, output: Output, *,
     """Say that the lease is given back, or that its lane was closed before."""
     closed, item = result.closed, f"{request.repo}#{request.target}"
     if json:
-        shown = {"record": result.record}
-        if closed is not None:
-            shown |= {"event": closed.event, "changed": closed.changed}
-        output.add(encode_pretty(shown))
+        output.add(encode_pretty(facts_of_release(result)))
     elif closed is not None and not closed.changed:
         output.say(f"lane already closed for {item}")
     else:

@@ -32,11 +32,16 @@ def render_event(result: Recorded, output: Output, *, json: bool) -> None:
     _record(record, f"recorded event {record['batch_id']} {record['event_id']}", output, json=json)
 
 
+def facts_of_closing(result: Closed) -> Document:
+    """Give what programs are told of a lane that is closed."""
+    return {"record": result.event, "changed": result.changed}
+
+
 def render_closing(result: Closed, payload: Document, output: Output, *, json: bool) -> None:
     """Say what closing a lane changed."""
     event, item = result.event, f"{payload['repo']}#{payload['target']}"
     if json:
-        output.add(encode_pretty({"record": event, "changed": result.changed}))
+        output.add(encode_pretty(facts_of_closing(result)))
     elif result.event_created:
         output.say(f"recorded event {event['batch_id']} {event['event_id']}")
     elif result.batch_changed:

@@ -3,8 +3,21 @@
 from agentcoord.cli.output import Output
 from agentcoord.errors import Exit
 from agentcoord.operations.standing import VerifyRequest
-from agentcoord.protocol.documents import encode_pretty
+from agentcoord.protocol.documents import Document, encode_pretty
 from agentcoord.protocol.standing import Standing, explain
+
+
+def facts_of_standing(standing: Standing, request: VerifyRequest) -> Document:
+    """Give what programs are told of an acquisition."""
+    return {
+        "held": standing.held,
+        "repo": request.repo,
+        "target": request.target,
+        "holder": standing.holder,
+        "reason": standing.reason,
+        "liveness": standing.seen,
+        "expires_at": standing.until,
+    }
 
 
 def render_standing(standing: Standing, request: VerifyRequest, output: Output, *, json: bool) -> None:
@@ -14,15 +27,6 @@ def render_standing(standing: Standing, request: VerifyRequest, output: Output, 
         output.stderr.append(line)
         output.exit = Exit.REFUSED
     if json:
-        shown = {
-            "held": standing.held,
-            "repo": request.repo,
-            "target": request.target,
-            "holder": standing.holder,
-            "reason": standing.reason,
-            "liveness": standing.seen,
-            "expires_at": standing.until,
-        }
-        output.add(encode_pretty(shown))
+        output.add(encode_pretty(facts_of_standing(standing, request)))
     elif standing.held:
         output.say(line)

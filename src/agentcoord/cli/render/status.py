@@ -7,7 +7,7 @@ from agentcoord.cli.output import one_line
 from agentcoord.cli.render.pieces import json_section
 from agentcoord.operations.projection import Row
 from agentcoord.operations.status import Status
-from agentcoord.protocol.documents import pretty
+from agentcoord.protocol.documents import Document, pretty
 from agentcoord.version import VERSION
 
 
@@ -17,15 +17,24 @@ def status_json(seen: Status) -> Iterator[bytes]:
     The whole is what `encode_pretty` would give, but a state of ten thousands of records is never in
     memory as one text: the pages for it would cost as much as making it.
     """
-    head = {"version": VERSION, "scope": seen.scope, "degraded": seen.degraded, "section_notes": seen.notes}
-    yield pretty(head).removesuffix(b"\n}")
-    sections = [("claims", seen.claims), ("heartbeats", seen.heartbeats), ("batches", seen.batches)]
-    sections.append(("events", seen.events))
-    if seen.archive is not None:
-        sections.append(("archive", seen.archive))
-    for name, rows in sections:
+    yield pretty(_head(seen)).removesuffix(b"\n}")
+    for name, rows in _sections(seen).items():
         yield from json_section(name, rows)
     yield b"\n}\n"
+
+
+def facts_of_status(seen: Status) -> Document:
+    """Give the state as one object, as `status_json` writes it."""
+    return _head(seen) | _sections(seen)
+
+
+def _head(seen: Status) -> Document:
+    return {"version": VERSION, "scope": seen.scope, "degraded": seen.degraded, "section_notes": seen.notes}
+
+
+def _sections(seen: Status) -> dict[str, list[Row]]:
+    sections = {"claims": seen.claims, "heartbeats": seen.heartbeats, "batches": seen.batches, "events": seen.events}
+    return sections if seen.archive is None else sections | {"archive": seen.archive}
 
 
 def status_text(seen: Status) -> bytes:

@@ -55,17 +55,29 @@ def _claim(claim: ClaimRow) -> str:
 
 
 def _json(trail: Trail) -> Iterator[bytes]:
+    yield pretty(_head(trail)).removesuffix(b"\n}")
+    yield from json_section("events", trail.rows, _facts)
+    if tail := _tail(trail):
+        yield b",\n" + pretty(tail).removeprefix(b"{\n").removesuffix(b"\n}")
+    yield b"\n}\n"
+
+
+def facts_of_trail(trail: Trail) -> Document:
+    """Give a trail as one object, as `log --json` writes it piece by piece."""
+    return _head(trail) | {"events": [_facts(row) for row in trail.rows]} | _tail(trail)
+
+
+def _head(trail: Trail) -> Document:
     head: Document = {}
     if (item := trail.request.item) is not None:
         head["work_item"] = {"repo": item.repo, "target": item.target, "matched_targets": trail.matched}
     head["trail"] = "incomplete" if trail.incomplete else "complete"
     head["events_suppressed"] = bool(trail.in_scope and not trail.rows)
-    yield pretty(head).removesuffix(b"\n}")
-    yield from json_section("events", trail.rows, _facts)
-    if trail.claims:
-        tail = pretty({"claim": trail.claims[-1], "claims": trail.claims})
-        yield b",\n" + tail.removeprefix(b"{\n").removesuffix(b"\n}")
-    yield b"\n}\n"
+    return head
+
+
+def _tail(trail: Trail) -> Document:
+    return {"claim": trail.claims[-1], "claims": trail.claims} if trail.claims else {}
 
 
 def _facts(row: Row) -> Document:
