@@ -344,28 +344,30 @@ def test_a_temporary_file_is_known_by_its_name() -> None:
 
 def test_a_change_gets_what_is_there_and_may_leave_it(tmp_path: Path) -> None:
     path = tmp_path / "a" / "b" / "file"
-    seen: list[bytes] = []
-
-    def change(found: bytes) -> bytes | None:
-        seen.append(found)
-        return None if found == b"two" else b"one" if not found else b"two"
-
-    for _ in range(3):
-        files.change_durably(str(path), change)
-    assert (seen, path.read_bytes()) == ([b"", b"one", b"two"], b"two")
+    stamps: list[list[int]] = []
+    for found, wanted in [(b"", b"one"), (b"one", b"two"), (b"two", None)]:
+        with files.changing(str(path)) as change:
+            stamps.append(change.stamp())
+            assert change.content() == found
+            if wanted is not None:
+                change.replace(wanted)
+                assert change.stamp() != stamps[-1]
+    assert path.read_bytes() == b"two"
+    assert stamps[0] == []
+    with files.changing(str(path)) as change:
+        assert change.stamp() == stamps[2]
+        path.write_bytes(b"owt")
+        assert change.stamp() != stamps[2]
     assert sorted(os.listdir(path.parent)) == ["file", "file.lock"]
 
 
 def test_a_change_that_fails_leaves_the_old_file_and_lets_the_next_one_in(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"old")
-
-    def fail(found: bytes) -> bytes:
-        raise ValueError(found)
-
-    with pytest.raises(ValueError, match="old"):
-        files.change_durably(str(path), fail)
-    files.change_durably(str(path), lambda found: found + b"er")
+    with pytest.raises(ValueError, match="no"), files.changing(str(path)):
+        raise ValueError("no")
+    with files.changing(str(path)) as change:
+        change.replace(change.content() + b"er")
     assert path.read_bytes() == b"older"
 
 
@@ -378,6 +380,6 @@ def test_only_a_file_is_changed(tmp_path: Path, kind: str) -> None:
         path.mkdir()
     else:
         os.mkfifo(path)
-    with pytest.raises(OSError, match="symbolic|directory|Invalid"):
-        files.change_durably(str(path), lambda found: b"new")
+    with pytest.raises(OSError, match="symbolic|directory|Invalid"), files.changing(str(path)) as change:
+        change.content()
     assert sorted(os.listdir(tmp_path)) == ["file", "file.lock"]

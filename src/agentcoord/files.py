@@ -129,37 +129,57 @@ def replace_durably(
         sync_directory(directory)
 
 
-def change_durably(path: str, change: Callable[[bytes], bytes | None]) -> None:
-    """Change a file under its lock: `change` gets what is there, b"" of nothing, and gives what is to be there.
+class Change:
+    """One change of a file, under its lock; the file is looked at and replaced where it was found."""
 
-    None leaves the file alone. Directories above it are made. Raises OSError, ELOOP when `path` is a symlink
-    and EINVAL when it is no file, StoreError when another process holds the lock for too long.
+    def __init__(self, name: str, directory: int) -> None:
+        self._name, self._directory = name, directory
+
+    def stamp(self) -> list[int]:
+        """Give what is another list once the file was replaced or written to; empty when there is none. Raises OSError.
+
+        That is its device, inode, size in bytes, and times of change and of status change in nanoseconds.
+        """
+        try:
+            found = os.stat(self._name, dir_fd=self._directory, follow_symlinks=False)
+        except FileNotFoundError:
+            return []
+        return [found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns]
+
+    def content(self) -> bytes:
+        """Give what is there, b"" of nothing. Raises OSError, ELOOP for a symlink and EINVAL for what is no file."""
+        try:
+            fd = os.open(self._name, _CONTENT_FLAGS, dir_fd=self._directory)
+        except FileNotFoundError:
+            return b""
+        try:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._name)
+            with open(fd, "rb", closefd=False) as file:
+                return file.read()
+        finally:
+            os.close(fd)
+
+    def replace(self, data: bytes) -> None:
+        """Put `data` there for good. Raises OSError."""
+        temporary = f"{self._name}.tmp-{os.getpid()}-{os.urandom(8).hex()}"
+        replace_durably(self._name, data, directory=self._directory, temporary=temporary)
+
+
+@contextmanager
+def changing(path: str) -> Generator[Change]:
+    """Hold the lock of a file that may be changed. Directories above it are made.
+
+    Raises OSError, StoreError when another process holds the lock for too long.
     """
     above, name = os.path.split(path)
     make_directories(above)
     with opened_directory(above) as directory:
         lock = take_lock(path, directory=directory)
         try:
-            changed = change(_content_of(name, directory))
-            if changed is not None:
-                temporary = f"{name}.tmp-{os.getpid()}-{os.urandom(8).hex()}"
-                replace_durably(path, changed, directory=directory, temporary=temporary)
+            yield Change(name, directory)
         finally:
             release_lock(lock)
-
-
-def _content_of(name: str, directory: int) -> bytes:
-    try:
-        fd = os.open(name, _CONTENT_FLAGS, dir_fd=directory)
-    except FileNotFoundError:
-        return b""
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), name)
-        with open(fd, "rb", closefd=False) as file:
-            return file.read()
-    finally:
-        os.close(fd)
 
 
 def is_temporary(name: str, *, of: str | None = None) -> bool:

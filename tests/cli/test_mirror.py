@@ -36,7 +36,7 @@ def test_a_sync_adds_what_is_new_and_leaves_the_rest(line: Line) -> None:
     before = path.stat()
     assert line.local("log", "--sync").stdout == b"synced 0 new events to %s\n" % os.fsencode(path)
     assert path.stat() == before
-    assert sorted(os.listdir(line.root)) == ["events", "log.tsv", "log.tsv.lock"]
+    assert sorted(os.listdir(line.root)) == [".cache", "events", "log.tsv", "log.tsv.lock"]
     assert stat.S_IMODE((line.root / "log.tsv.lock").stat().st_mode) == 0o600
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentcoord.protocol.instants import stamp
-from agentcoord.protocol.mirror import line_of, merge
+from agentcoord.protocol.mirror import insert, line_of, merge
 from agentcoord.protocol.trail import by_instant, event_of, row_of
 from tests.protocol.strategies import nearby, values, words
 
@@ -61,3 +61,23 @@ def test_an_older_event_found_later_takes_its_place() -> None:
 def test_an_unfinished_last_line_is_completed_and_not_glued_to_the_next() -> None:
     made = line_of(event("2026-01-01T12:00:00Z", "a", "m"))
     assert merge("cut off", [made]).text == f"cut off\n{made}\n"
+
+
+@given(st.lists(foreign, max_size=5).map("\n".join), rows, rows)
+def test_lines_are_inserted_as_they_would_be_merged(mirror: str, one: list[Any], two: list[Any]) -> None:
+    tidy = merge(mirror, map(line_of, one)).text
+    if tidy is None:
+        return
+    merged = merge(tidy, map(line_of, two))
+    stored = tidy.encode(errors="surrogatepass")
+    inserted = insert(stored, list(map(line_of, two)))
+    wanted = None if merged.text is None else merged.text.encode(errors="surrogatepass")
+    assert (inserted.data, inserted.added) == (wanted, merged.added)
+
+
+def test_many_lines_find_their_places_between_many() -> None:
+    made = [
+        line_of(event(f"2026-01-01T00:{minute:02}:{minute % 7:02}Z", f"e{minute % 3}", "m")) for minute in range(60)
+    ]
+    tidy = merge("", made[::2]).text or ""
+    assert (insert(tidy.encode(), made).data or b"").decode() == merge(tidy, made).text

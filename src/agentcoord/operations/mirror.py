@@ -1,16 +1,25 @@
-"""Keeping the mirror: the whole trail, merged into one file that outlives the backend (spec: cli §10.8)."""
+"""Keeping the mirror: the whole trail, merged into one file that outlives the backend (spec: cli §10.8).
+
+Where the store can tell unread which records it had before, only what is new since the last sync is read.
+"""
 
 import errno
+from contextlib import suppress
 
 from msgspec import Struct
 
 from agentcoord.errors import StoreError
-from agentcoord.files import cause_of, change_durably, printable
+from agentcoord.files import Change, cause_of, changing, printable
 from agentcoord.operations.context import Context
+from agentcoord.operations.mirrored import Mirrored, Skimming, read_mirrored, write_mirrored
 from agentcoord.operations.trail import TrailRequest, read_lines
-from agentcoord.protocol.mirror import line_of, merge
+from agentcoord.protocol.mirror import insert, line_of, merge
+from agentcoord.stores.base import Marking
 
 MIRROR = "log.tsv"
+
+_FEW = 1000
+"""Lines up to which each one's place is looked for; more are merged with all that is there."""
 
 
 class Synced(Struct, frozen=True):
@@ -20,28 +29,68 @@ class Synced(Struct, frozen=True):
     path: str
 
 
-async def sync_mirror(context: Context, request: TrailRequest, root: str) -> Synced:
+async def sync_mirror(context: Context, request: TrailRequest, root: str, *, afresh: bool = False) -> Synced:
     """Merge the whole trail into the mirror below `root`, an absolute path; the state itself is only read.
 
-    Raises StoreError for a trail that is not known to be complete, and when the mirror cannot be written.
+    `afresh` has every record read, also those that the mirror is known to have. Raises StoreError for a trail that
+    is not known to be complete, and when the mirror cannot be written.
     """
-    lines = await read_lines(context, request, line_of)
-    path, added = f"{root.rstrip('/')}/{MIRROR}", 0
+    above = root.rstrip("/") or "/"
+    path = f"{root.rstrip('/')}/{MIRROR}"
+    store, now, said = context.store, context.now(), len(context.notices)
+    known = None
+    if isinstance(store, Marking) and not afresh:
+        known = read_mirrored(above)
+        known = known if known is not None and known.is_good(store.root, now) else None
+    while True:
+        skimming = None
+        if isinstance(store, Marking):
+            skimming = Skimming(store, known, now, include_synthetic=request.include_synthetic)
+        lines = await read_lines(context, request, line_of, skimming)
+        added = _change(path, above, lines, known, None if skimming is None else skimming.made())
+        if added is not None:
+            return Synced(added, path)
+        # What was skipped need not be in this mirror.
+        known = None
+        del context.notices[said:]
 
-    def merged(found: bytes) -> bytes | None:
-        nonlocal added
-        # What is no UTF-8 in it is carried along as it is: a line is never lost.
-        result = merge(found.decode(errors="surrogateescape"), lines)
-        added = result.added
-        return None if result.text is None else result.text.encode(errors="surrogateescape")
 
+def _change(path: str, above: str, lines: list[str], known: Mirrored | None, made: Mirrored | None) -> int | None:
+    """Bring lines into the mirror and count the new ones; None when the mirror is not the one that is known."""
     try:
-        change_durably(path, merged)
+        with changing(path) as change:
+            stamp = change.stamp()
+            if known is not None and stamp != known.stamp:
+                return None
+            added = _merge(change, lines, tidy=known is not None and known.tidy)
+            if made is not None:
+                made.stamp = change.stamp()
+                made.tidy = bool(added) or (known is not None and known.tidy)
+                if made != known and (any(made.events.values()) or any(made.claims.values())):
+                    # Without it the next sync only reads more.
+                    with suppress(OSError):
+                        write_mirrored(above, made)
+            return added
     except OSError as error:
         raise _unwritable(path, error) from error
     except StoreError as error:
         raise StoreError(f"log mirror unwritable: {error}") from error
-    return Synced(added, path)
+
+
+def _merge(change: Change, lines: list[str], *, tidy: bool) -> int:
+    if tidy and not lines:
+        return 0
+    found = change.content()
+    if tidy and len(lines) <= _FEW:
+        inserted = insert(found, lines)
+        if inserted.data is not None:
+            change.replace(inserted.data)
+        return inserted.added
+    # What is no UTF-8 in it is carried along as it is: a line is never lost.
+    result = merge(found.decode(errors="surrogateescape"), lines)
+    if result.text is not None:
+        change.replace(result.text.encode(errors="surrogateescape"))
+    return result.added
 
 
 def _unwritable(path: str, error: OSError) -> StoreError:

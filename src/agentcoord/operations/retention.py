@@ -5,6 +5,7 @@ anywhere: what it left is either still hot or already archived, and the next run
 """
 
 from collections.abc import Iterator
+from datetime import datetime
 
 from msgspec import Struct
 
@@ -14,6 +15,7 @@ from agentcoord.protocol.archive import keeps, require_caps
 from agentcoord.protocol.documents import Document, decode
 from agentcoord.protocol.paths import ARCHIVABLE
 from agentcoord.protocol.retention import (
+    GOING_ON,
     Action,
     Archive,
     Compact,
@@ -21,6 +23,8 @@ from agentcoord.protocol.retention import (
     Event,
     Garbled,
     Policy,
+    decode_beat,
+    decode_claim,
     decode_event,
     first_source,
     meet,
@@ -74,8 +78,10 @@ async def _plan(context: Context, request: RetentionRequest) -> _Plan:
     for family in request.prefixes:
         if family == "events":
             continue
-        for stored, record in await _records(context, family, _KINDS[family]):
-            archiving = plan_archiving(stored.path, record, request.policy, now)
+        for stored in await _listing(context, family, _decoder(family, now)):
+            if stored.document is GOING_ON:
+                continue
+            archiving = plan_archiving(stored.path, require_object(stored, _KINDS[family]), request.policy, now)
             if archiving is not None:
                 planned[archiving.archive_path] = archiving
                 sources[stored.path] = stored
@@ -103,6 +109,12 @@ async def _listing(context: Context, prefix: str, decode: Decode = decode) -> It
 
 async def _records(context: Context, prefix: str, kind: str) -> Iterator[tuple[Stored, Document]]:
     return ((stored, require_object(stored, kind)) for stored in await _listing(context, prefix))
+
+
+def _decoder(family: str, now: datetime) -> Decode:
+    if family == "claims":
+        return decode_claim
+    return (lambda data: decode_beat(data, now)) if family == "heartbeats" else decode
 
 
 def _event(stored: Stored, sources: dict[str, Stored]) -> Event:

@@ -4,14 +4,16 @@ Whatever cannot be read makes the trail incomplete and says so; only what would 
 is raised. Nothing is written.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime
 from typing import TypeVar
 
 from msgspec import Struct, field
 
-from agentcoord.errors import Defect, Rejected, StoreError, Unreadable, UsageError
+from agentcoord.errors import StoreError, UsageError
 from agentcoord.operations.context import Context
+from agentcoord.operations.mirrored import Skimming
+from agentcoord.operations.sources import ARCHIVE, Report, Source
 from agentcoord.protocol.envelopes import (
     Envelope,
     Identity,
@@ -30,7 +32,6 @@ from agentcoord.protocol.trail import (
     ClaimRow,
     EventRecord,
     Held,
-    InvalidText,
     Item,
     Narrowing,
     Row,
@@ -44,10 +45,8 @@ from agentcoord.protocol.trail import (
     read_event,
     row_of,
 )
-from agentcoord.stores.base import Decode, Listing, Stored
 
 EVENTS = "events"
-ARCHIVE = "archive/events"
 CLAIMS = "claims"
 
 _Made = TypeVar("_Made")
@@ -85,7 +84,7 @@ class TrailRequest(Struct, frozen=True):
         return Item(self.repo or "", self.target or "") if self.repo is not None or self.target is not None else None
 
 
-class Trail(Struct):
+class Trail(Report, kw_only=True):
     """What was read. `in_scope` counts the rows before anything but the work item narrowed them."""
 
     request: TrailRequest
@@ -93,16 +92,6 @@ class Trail(Struct):
     in_scope: int = 0
     matched: list[str] = field(default_factory=list[str])
     claims: list[ClaimRow] = field(default_factory=list[ClaimRow])
-    incomplete: list[str] = field(default_factory=list[str])
-    """The prefixes that were not read in full, in the order of reading."""
-
-    notices: list[str] = field(default_factory=list[str])
-    """What there is to say of the gaps and of the archive, for when all went well."""
-
-    def lacks(self, prefix: str) -> None:
-        """Take note that something below a prefix was not read."""
-        if prefix not in self.incomplete:
-            self.incomplete.append(prefix)
 
 
 def require_query(request: TrailRequest, *, json: bool) -> None:
@@ -137,7 +126,7 @@ def _require_since(request: TrailRequest) -> None:
 
 async def read_trail(context: Context, request: TrailRequest) -> Trail:
     """Read a trail that `require_query` let through. Raises StoreError when the backend or a record is in doubt."""
-    trail = Trail(request)
+    trail = Trail(request=request)
     item = request.item
     scope = Scope(None if item is None else item.matcher(), request.include_synthetic)
     rows = await _rows(context, trail, scope, lambda row: row)
@@ -158,34 +147,47 @@ async def read_trail(context: Context, request: TrailRequest) -> Trail:
     return trail
 
 
-async def read_lines(context: Context, request: TrailRequest, spell: Callable[[Row], str]) -> list[str]:
+async def read_lines(
+    context: Context, request: TrailRequest, spell: Callable[[Row], str], skimming: Skimming | None = None
+) -> list[str]:
     """Read the whole trail as lines, in no order: all of it as rows would be many times as large.
 
-    Raises StoreError for a trail, or for claims, that could not be read in full; why is in the notices.
+    With `skimming`, only the lines of what that does not skip. Raises StoreError for a trail, or for claims,
+    that could not be read in full; why is in the notices.
     """
-    trail = Trail(request)
-    lines = await _rows(context, trail, Scope(None, request.include_synthetic), spell)
-    await _probe_claims(context, trail)
+    trail = Trail(request=request)
+    lines = await _rows(context, trail, Scope(None, request.include_synthetic), spell, skimming)
+    await _probe_claims(context, trail, skimming)
     context.notices.extend(trail.notices)
     if trail.incomplete:
         raise StoreError(f"refusing to sync an incomplete trail: {', '.join(trail.incomplete)}")
     return lines
 
 
-async def _rows(context: Context, trail: Trail, scope: Scope, made: Callable[[Row], _Made]) -> list[_Made]:
+async def _rows(
+    context: Context, trail: Trail, scope: Scope, made: Callable[[Row], _Made], skimming: Skimming | None = None
+) -> list[_Made]:
     """Give what is made of the rows of a scope, live ones first; what there is to say of them is noted."""
-    live = _Source(context, trail, EVENTS, "events", read_event)
-    await live.open()
+    live = Source(context, trail, EVENTS, "events", read_event)
+    await live.open(None if skimming is None else skimming.events)
     # The archive is read first, since it is small beside what it is compared with; it is spoken of second.
-    archive = _Source(context, trail, ARCHIVE, "archived events", read_envelope_bytes, degrades=True)
+    archive = Source(context, trail, ARCHIVE, "archived events", read_envelope_bytes, degrades=True)
     envelopes = [each async for each in _envelopes(archive)]
-    archived, seen, held_too = identities(envelopes), set[Identity](), 0
+    archived, seen, held_too, skipped = identities(envelopes), set[Identity](), 0, 0
+    if skimming is not None:
+        skipped = skimming.count
+        for identity in archived:
+            if (path := skimming.skips(identity)) is not None:
+                seen.add(identity)
+                held_too += skimming.shows(path)
     rows: list[_Made] = []
     for entry in live.entries():
         event = entry.document
         if not isinstance(event, EventRecord):
             live.warn(f"live event record is not an object at {entry.path}")
             continue
+        if skimming is not None:
+            skimming.note_event(entry.path, event)
         identity = identity_of(event) if archived else None
         known = identity is not None and identity in archived
         if known:
@@ -196,7 +198,7 @@ async def _rows(context: Context, trail: Trail, scope: Scope, made: Callable[[Ro
     folded = fold(envelopes, seen, scope)
     for warning in folded.warnings:
         archive.say(warning)
-    note = provenance(folded, len(rows), held_too, syncing=trail.request.sync)
+    note = provenance(folded, skipped + len(rows), held_too, syncing=trail.request.sync)
     live.settle()
     archive.settle()
     if note is not None:
@@ -204,7 +206,7 @@ async def _rows(context: Context, trail: Trail, scope: Scope, made: Callable[[Ro
     return [*rows, *map(made, folded.rows)]
 
 
-async def _envelopes(archive: "_Source") -> AsyncIterator[Envelope]:
+async def _envelopes(archive: Source) -> AsyncIterator[Envelope]:
     await archive.open()
     for entry in archive.entries():
         envelope = open_envelope(entry.path, entry.document)
@@ -215,7 +217,7 @@ async def _envelopes(archive: "_Source") -> AsyncIterator[Envelope]:
 
 
 async def _claims_on(context: Context, trail: Trail, item: Item) -> list[Held]:
-    claims = _Source(
+    claims = Source(
         context,
         trail,
         CLAIMS,
@@ -239,103 +241,15 @@ async def _claims_on(context: Context, trail: Trail, item: Item) -> list[Held]:
     return found
 
 
-async def _probe_claims(context: Context, trail: Trail) -> None:
+async def _probe_claims(context: Context, trail: Trail, skimming: Skimming | None) -> None:
     """Look whether claims can be read in full, as a mirror of everything that is known demands."""
-    claims = _Source(
+    claims = Source(
         context, trail, CLAIMS, "claims", read_claim, degrades=True, consequence="claim data would not be reported"
     )
-    await claims.open()
+    await claims.open(None if skimming is None else skimming.claims)
     for entry in claims.entries():
         if not isinstance(entry.document, ClaimRecord):
             claims.say(incomplete(f"live claim record is not an object at {entry.path}"))
+        elif skimming is not None:
+            skimming.note_claim(entry.path)
     claims.settle()
-
-
-class _Source:
-    """One listing that a trail is made of, with what there is to say about its gaps."""
-
-    def __init__(
-        self,
-        context: Context,
-        trail: Trail,
-        prefix: str,
-        name: str,
-        decode: Decode,
-        *,
-        degrades: bool = False,
-        consequence: str = "this trail may be incomplete",
-    ) -> None:
-        self.prefix = prefix
-        self.short = False
-        self.notices: list[str] = []
-        self._context, self._trail, self._name, self._decode = context, trail, name, decode
-        self._degrades, self._consequence = degrades, consequence
-        self._listing = Listing(())
-
-    async def open(self) -> None:
-        """Ask for the listing. Raises StoreError where a failure is not one that only costs a warning."""
-        try:
-            self._listing = await self._context.store.list(self.prefix, decode=self._decode)
-        except StoreError as error:
-            self._fail(error)
-        else:
-            if self._listing.filtered:
-                self._lack("filtered by scoped token")
-
-    def _fail(self, error: StoreError) -> None:
-        if isinstance(error, Unreadable) and error.defect is Defect.FORBIDDEN:
-            self._lack("not readable by scoped token")
-        elif isinstance(error, Rejected) and error.unsupported:
-            if self.prefix == ARCHIVE:
-                # What cannot list archived events never stored any: the trail is complete.
-                self.notices.append(
-                    "warning: archived events not supported by backend; nothing can have been archived there"
-                )
-            else:
-                self._lack("not supported by backend")
-        elif self._degrades:
-            self._lack(f"unreadable ({error})")
-        else:
-            raise error
-
-    def _lack(self, reason: str) -> None:
-        self.say(f"warning: {self._name} {reason}; {self._consequence}")
-
-    def warn(self, what: str) -> None:
-        """Say that a record is missing from the trail."""
-        self.say(incomplete(what))
-
-    def say(self, warning: str) -> None:
-        """Say what is missing."""
-        self.short = True
-        self.notices.append(warning)
-
-    def entries(self) -> Iterator[Stored]:
-        """Walk the records that can be read. Raises StoreError for text that is not UTF-8, and as `open` does."""
-        try:
-            for entry in self._listing.entries:
-                if isinstance(entry, Unreadable):
-                    self._lack(f"unreadable ({_reason(entry)}) at {entry.path}")
-                elif isinstance(entry.document, InvalidText):
-                    raise _InvalidTextError(f"state unreadable: invalid UTF-8 in persisted log record at {entry.path}")
-                else:
-                    yield entry
-        except _InvalidTextError:
-            raise
-        except StoreError as error:
-            self._fail(error)
-
-    def settle(self) -> None:
-        """Add what there is to say to the trail."""
-        if self.short:
-            self._trail.lacks(self.prefix)
-        self._trail.notices += self.notices
-
-
-class _InvalidTextError(StoreError):
-    """A record whose text cannot be shown as it is; unlike a broken one, it is never passed over."""
-
-
-def _reason(error: Unreadable) -> str:
-    """Say what is wrong with a record without naming it twice."""
-    return str(error).removeprefix("state unreadable: ").removesuffix(f" at {error.path}")

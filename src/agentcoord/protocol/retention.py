@@ -7,8 +7,9 @@ finished envelope comes out, so that what is announced and what is done are one 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 from msgspec import Struct
 
 from agentcoord.errors import StoreError
@@ -25,8 +26,9 @@ from agentcoord.protocol.audit import is_terminal_event
 from agentcoord.protocol.batches import spelled
 from agentcoord.protocol.claims import RELEASED
 from agentcoord.protocol.documents import Document, canonical, decode, is_document, text
+from agentcoord.protocol.events import LANE_CLOSED
 from agentcoord.protocol.instants import parse, stamp
-from agentcoord.protocol.liveness import DEAD_AFTER_TTLS, liveness
+from agentcoord.protocol.liveness import DEAD_AFTER_TTLS, judge, liveness
 from agentcoord.protocol.paths import event_batch, is_segment
 from agentcoord.protocol.records import ARCHIVE_DAYS, HOT_DAYS, SYNTHETIC_HOT_DAYS
 from agentcoord.protocol.statuses import CLOSED, TERMINAL
@@ -116,6 +118,57 @@ def decode_event(data: bytes) -> object:
 # One record ----------------------------------------------------------------------------------------
 
 
+class GoingOn(Struct, frozen=True):
+    """A record of work that goes on: not eligible, whatever else it says."""
+
+
+GOING_ON = GoingOn()
+
+
+class _ClaimGlance(Struct, gc=False):
+    status: Any = None
+    terminal: Any = None
+
+
+class _BeatGlance(Struct, gc=False):
+    status: Any = None
+    updated_at: Any = None
+    expires_at: Any = None
+
+
+def decode_claim(data: bytes) -> object:
+    """Parse a claim, with one that is not eligible as GOING_ON. Raises ValueError."""
+    seen = _glance(_CLAIM_GLANCE, data)
+    return decode(data) if seen is None or _is_closed(seen.status, seen.terminal) else GOING_ON
+
+
+def decode_beat(data: bytes, now: datetime) -> object:
+    """Parse a heartbeat, with one that is not eligible as GOING_ON. Raises ValueError."""
+    seen = _glance(_BEAT_GLANCE, data)
+    if seen is None or seen.status in TERMINAL or judge(seen.updated_at, seen.expires_at, now) == "dead":
+        return decode(data)
+    return GOING_ON
+
+
+_CLAIM_GLANCE = msgspec.json.Decoder(_ClaimGlance)
+_BEAT_GLANCE = msgspec.json.Decoder(_BeatGlance)
+_Glance = TypeVar("_Glance")
+
+
+def _glance(decoder: msgspec.json.Decoder[_Glance], data: bytes) -> _Glance | None:
+    """Look at a few fields, which costs half of making all; None where the others might not be sound."""
+    if not data.isascii() or b"\\u" in data:
+        return None
+    try:
+        return decoder.decode(data)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+
+
+def _is_closed(status: object, terminal: object) -> bool:
+    return status == RELEASED or terminal in CLOSED
+
+
 def plan_archiving(path: str, record: Document, policy: Policy, now: datetime) -> Archive | None:
     """Decide whether a claim, heartbeat or batch is to be archived.
 
@@ -140,7 +193,7 @@ def plan_archiving(path: str, record: Document, policy: Policy, now: datetime) -
 def _eligibility(path: str, record: Document, now: datetime) -> tuple[str, datetime] | None:
     family = path.partition("/")[0]
     status = record.get("status")
-    if family == "claims" and (status == RELEASED or record.get("terminal") in CLOSED):
+    if family == "claims" and _is_closed(status, record.get("terminal")):
         return "terminal_claim", _require_time(path, record)
     if family == "batches" and status == "completed":
         return "completed_batch", _require_time(path, record, preferred="completed_at")
@@ -214,7 +267,7 @@ def _grouped(events: Iterable[Event]) -> list[_Group]:
     closed: defaultdict[object, dict[object, object]] = defaultdict(dict)
     for event in known:
         lane = event.document.get("lane")
-        if lane is not None and is_terminal_event(event.document):
+        if lane is not None and _closes(event):
             closed[_item(event)][_keyed(lane)] = lane
     groups: dict[object, _Group] = {}
     for event in sorted(known, key=lambda event: event.path):
@@ -228,6 +281,11 @@ def _grouped(events: Iterable[Event]) -> list[_Group]:
             groups[key] = _Group(batch_id, lane, event.document.get("repo"), target, [])
         groups[key].events.append(event)
     return list(groups.values())
+
+
+def _closes(event: Event) -> bool:
+    # The type first: nearly all are of another.
+    return event.document.get("type") == LANE_CLOSED and is_terminal_event(event.document)
 
 
 def _item(event: Event) -> tuple[str, object, str | None]:
@@ -252,16 +310,13 @@ class _Timed(Struct, frozen=True):
 def _plan_compaction(group: _Group, policy: Policy, now: datetime) -> Compact | None:
     if any(event.garbled for event in group.events):
         return None
-    closed = any(is_terminal_event(event.document) for event in group.events)
+    closed = any(_closes(event) for event in group.events)
     if not closed and not all(is_synthetic(event.document) for event in group.events):
         return None
     if any(_is_recent(event.document, policy, now) for event in group.events):
         return None  # before anything is said of the others: a group that stays need not be sound
     history = sorted(
-        (
-            _Timed(event, _require_time(event.path, event.document), is_terminal_event(event.document))
-            for event in group.events
-        ),
+        (_Timed(event, _require_time(event.path, event.document), _closes(event)) for event in group.events),
         key=lambda timed: (timed.at, timed.terminal, timed.event.path),
     )
     decisive = max(timed.at for timed in history if timed.terminal or not closed)

@@ -1,7 +1,7 @@
 """The promise every store keeps: a tree of JSON documents with compare-and-swap."""
 
-from collections.abc import Callable, Iterable
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -9,6 +9,10 @@ from agentcoord.errors import TooMany, Unreadable
 from agentcoord.protocol.documents import decode
 
 Version = str
+Mark = int
+"""What tells a record unread from another one that takes its place."""
+Marks = Mapping[str, Mapping[str, Mark]]
+"""The marks of records, by directory with its slash and name in it."""
 Decode = Callable[[bytes], object]
 
 
@@ -80,4 +84,26 @@ class Store(Protocol):
         each record's bytes, raising ValueError for one it cannot; a caller who shows little of many
         records need not have all of them made.
         """
+        ...
+
+
+@runtime_checkable
+class Marking(Protocol):
+    """A store that can tell, without reading a record, whether it is the one that was read before.
+
+    Whoever replaces a record, as every writer of one does, gives it another mark. One that is changed in its
+    place, by hand, may keep it.
+    """
+
+    @property
+    def root(self) -> str:
+        """Where the records are."""
+        ...
+
+    def marks(self, prefix: str) -> Marks:
+        """Give the marks of the records below a directory prefix, in no order. Raises StoreError as `list` does."""
+        ...
+
+    def records(self, names: Sequence[str], *, decode: Decode = decode) -> Listing:
+        """List some of these records, in the order given; one that is gone by now is not in it."""
         ...

@@ -11,7 +11,7 @@ from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageErr
 from agentcoord.files import LOCK_WAIT, cause_of, printable, release_lock, remove_durably, replace_durably, take_lock
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
-from agentcoord.stores.base import Decode, Listing, Stored, Version, require_few
+from agentcoord.stores.base import Decode, Listing, Marks, Stored, Version, require_few
 from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load
 
 if TYPE_CHECKING:
@@ -109,6 +109,15 @@ class LocalStore:
         _require_spelled(prefix)
         names = self._tree.names_below(prefix)
         require_few(prefix, len(names), at_most)
+        return self.records(names, decode=decode)
+
+    def marks(self, prefix: str) -> Marks:
+        """Give the inodes of the records below a directory prefix, in no order. Raises StoreError as `list` does."""
+        _require_spelled(prefix)
+        return self._tree.inodes_below(prefix)
+
+    def records(self, names: Sequence[str], *, decode: Decode = decode) -> Listing:
+        """List some of the records of `marks`, in the order given; contents are read as the listing is walked."""
         return Listing(self._records(names, decode))
 
     def _records(self, names: Sequence[str], decode: Decode) -> Iterator[Stored | Unreadable]:

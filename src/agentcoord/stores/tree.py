@@ -268,28 +268,34 @@ class Tree:
         another kind of file is where a directory or a record belongs: what it hides would silently be
         missing.
         """
-        if not self.has_directory(prefix):
-            return []
-        base, names, pending = self.base, list[str](), [prefix]
+        names = [above + entry.name for above, files in self._files_below(prefix) for entry in files]
+        names.sort()
+        return names
+
+    def inodes_below(self, prefix: str) -> dict[str, dict[str, int]]:
+        """Give the inodes of the files that `names_below` names, by directory with its slash and name; else as that."""
+        return {above: {entry.name: entry.inode() for entry in files} for above, files in self._files_below(prefix)}
+
+    def _files_below(self, prefix: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+        pending = [prefix] if self.has_directory(prefix) else []
         while pending:
             directory = pending.pop()
-            stem = directory + "/"
+            above, files = directory + "/", list[os.DirEntry[str]]()
             try:
                 # The dot needs search permission too: without it the names could be read, but no record.
-                with os.scandir(f"{base}{directory}/.") as entries:
+                with os.scandir(f"{self.base}{directory}/.") as entries:
                     for entry in entries:
                         name = entry.name
                         if entry.is_file(follow_symlinks=False):  # from the directory entry: no call per file
                             if name.endswith(".json") and not name.startswith("."):
-                                names.append(stem + name)
-                        elif (name[0] != "." or may_be_dotted(stem + name)) and self.is_directory(stem + name, entry):
-                            pending.append(stem + name)
+                                files.append(entry)
+                        elif (name[0] != "." or may_be_dotted(above + name)) and self.is_directory(above + name, entry):
+                            pending.append(above + name)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise self.unlistable(directory, error) from error
-        names.sort()
-        return names
+            yield above, files
 
     def is_directory(self, path: str, entry: os.DirEntry[str]) -> bool:
         """Tell a directory to descend into from what is nobody's record. Raises StoreError for what hides one."""
