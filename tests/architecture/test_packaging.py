@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+import tarfile
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -38,6 +39,17 @@ def test_a_console_script_is_installed_and_can_be_loaded(command: str) -> None:
 def test_the_daemon_knows_its_version() -> None:
     ran = subprocess.run([sys.executable, "-m", "agentcoordd", "--version"], capture_output=True, text=True, check=True)
     assert ran.stdout == f"agentcoordd {VERSION}\n"
+
+
+def test_the_source_distribution_has_every_schema_and_fixture(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--directory", str(tmp_path)]
+    subprocess.run(build, cwd=ROOT, capture_output=True, check=True)
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        names = {name.partition("/")[2] for name in packed.getnames()}
+    published = {_name(path) for top in ("schema", "contracts") for path in (ROOT / top).rglob("*.json")}
+    assert published
+    assert published <= names
 
 
 @pytest.mark.parametrize("path", PYTHON, ids=_name)

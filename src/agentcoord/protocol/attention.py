@@ -5,7 +5,6 @@ asked again by a newer one only. Nothing here drops or adds a field that the cal
 the record that is stored is the one that was asked for (spec: cli §11, records §11).
 """
 
-import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -17,6 +16,7 @@ from agentcoord.protocol.documents import Document, decode, is_document
 from agentcoord.protocol.instants import Exact, exact, is_rfc3339, stamp
 from agentcoord.protocol.paths import attention_path, is_repo, require_segment
 from agentcoord.protocol.records import ATTENTION_SCHEMA_VERSION
+from agentcoord.protocol.uris import is_uri
 
 INPUT_BYTES = 256 * 1024
 """How large a record may be when it is handed in."""
@@ -57,7 +57,6 @@ _SOURCE_TEXTS = (("provider", 100), ("host_id", 255), ("task_id", 255))
 _CAPABILITIES = ("native_open", "prompt_forwarding")
 _CAPABLE = ("available", "unavailable", "unknown")
 _LONGEST_URI = 2000
-_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:(?:[\w.~:/?\[\]@!$&'()*+,;=#-]|%[0-9A-Fa-f]{2})+", re.ASCII)
 
 _LONGEST_INSTANT = 64
 _SECONDS = slice(17, 19)
@@ -201,7 +200,7 @@ def _require_source(value: object) -> None:
 
 
 def _is_uri(value: object) -> bool:
-    return _is_text(value, _LONGEST_URI) and _URI.fullmatch(cast("str", value)) is not None
+    return _is_text(value, _LONGEST_URI) and is_uri(value)
 
 
 def _require_instants(value: Document) -> None:

@@ -8,12 +8,10 @@ from typing import TypeGuard, cast
 
 from msgspec import Struct, field
 
+from agentcoord.protocol.archive import ARCHIVED_RECORD, COMPACTED_EVENTS, is_synthetic
 from agentcoord.protocol.documents import Document, canonical, decode, is_document
 from agentcoord.protocol.instants import Exact, exact, is_rfc3339
 from agentcoord.protocol.trail import EventRecord, Row, event_of, identity_of, invalid_text, row_of, scrubbed
-
-COMPACTED = "compacted_events"
-ARCHIVED = "archived_record"
 
 Identity = tuple[str, str] | bytes | None
 Matches = Callable[[object, object], bool]
@@ -83,13 +81,15 @@ def open_envelope(path: str, document: object) -> Envelope | None:
     if not is_document(document):
         return None
     kind = document.get("record_family")
-    if kind not in (COMPACTED, ARCHIVED):
+    if kind not in (COMPACTED_EVENTS, ARCHIVED_RECORD):
         return None
-    body: object = document.get("records") if kind == COMPACTED else [document.get("data")]
+    body: object = document.get("records") if kind == COMPACTED_EVENTS else [document.get("data")]
     records = tuple(Kept(event_of(record), record) for record in _items(body) or () if is_document(record))
-    listed: object = document.get("source_paths") if kind == COMPACTED else [document.get("source_path")]
+    listed: object = document.get("source_paths") if kind == COMPACTED_EVENTS else [document.get("source_path")]
     sources = [each for each in _items(listed) or () if is_said(each)]
-    defect = _defect(_items(body), _items(listed), sources) if kind == COMPACTED else _defect_of_one(records, sources)
+    defect = (
+        _defect(_items(body), _items(listed), sources) if kind == COMPACTED_EVENTS else _defect_of_one(records, sources)
+    )
     archived_at, delete_after = document.get("archived_at"), document.get("delete_after")
     return Envelope(
         path=path,
@@ -99,8 +99,7 @@ def open_envelope(path: str, document: object) -> Envelope | None:
         archived_at=exact(archived_at) if is_rfc3339(archived_at) else None,
         expires=exact(delete_after) if is_rfc3339(delete_after) else None,
         delete_after=scrubbed(str(delete_after)),
-        synthetic=document.get("synthetic") is True
-        or (bool(records) and all(kept.event.synthetic is True for kept in records)),
+        synthetic=is_synthetic(document) or (bool(records) and all(kept.event.synthetic is True for kept in records)),
     )
 
 
