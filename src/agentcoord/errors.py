@@ -98,6 +98,10 @@ class TooMany(StoreError):
     """A prefix holds more records than its reader may look at; none of them was decoded."""
 
 
+class Busy(StoreError):
+    """Another process holds the lock of a file for longer than was to be waited; nothing was written."""
+
+
 class Defect(StrEnum):
     """Why one record cannot be read; the value is how a status note puts it (spec: cli §8.3)."""
 

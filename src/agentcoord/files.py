@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
-from agentcoord.errors import StoreError
+from agentcoord.errors import Busy
 
 LOCK_WAIT = 10.0
 """Seconds to wait for another writer before giving up."""
@@ -40,7 +40,7 @@ def take_lock(
 
     Returns what `release_lock` needs. The lock is an flock on `<path>.lock`, which is created when
     missing and never removed: removing it would let two writers hold two locks of one name. Raises
-    StoreError when the wait is over, OSError when the lock file cannot be opened (ELOOP: it is a symlink).
+    Busy when the wait is over, OSError when the lock file cannot be opened (ELOOP: it is a symlink).
     """
     lock = path + ".lock"
     fd = os.open(lock if directory is None else _name_of(lock), _LOCK_FLAGS, 0o600, dir_fd=directory)
@@ -69,7 +69,7 @@ def _acquire(fd: int, lock: str, wait: float, sleep: Callable[[float], object]) 
         except BlockingIOError:
             # Pauses are added up rather than read off a clock, so the end comes with any `sleep`.
             if waited >= wait:
-                raise StoreError(
+                raise Busy(
                     f"another process has held {lock} for more than {wait:g} seconds; nothing was written: "
                     f"run the command again, or end that process (`fuser {lock}` names it)"
                 ) from None
@@ -167,15 +167,15 @@ class Change:
 
 
 @contextmanager
-def changing(path: str) -> Generator[Change]:
+def changing(path: str, *, wait: float = LOCK_WAIT) -> Generator[Change]:
     """Hold the lock of a file that may be changed. Directories above it are made.
 
-    Raises OSError, StoreError when another process holds the lock for too long.
+    Raises OSError, Busy when another process holds the lock for more than `wait` seconds.
     """
     above, name = os.path.split(path)
     make_directories(above)
     with opened_directory(above) as directory:
-        lock = take_lock(path, directory=directory)
+        lock = take_lock(path, directory=directory, wait=wait)
         try:
             yield Change(name, directory)
         finally:

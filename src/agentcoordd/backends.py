@@ -6,10 +6,12 @@ from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
 import anyio
+import anyio.from_thread
+import anyio.lowlevel
 import anyio.to_thread
 from msgspec import Struct
 
-from agentcoord.errors import Rejected, UsageError
+from agentcoord.errors import Rejected, StoreError, UsageError
 from agentcoord.settings.selection import Secret, Selection, redact
 from agentcoord.stores.base import Store
 from agentcoord.stores.opening import open_root, open_store
@@ -18,6 +20,8 @@ from agentcoord.stores.opening import settle as settled
 _T = TypeVar("_T")
 _UNAUTHORIZED = 401
 _THREADS = 4
+_HEED = 0.2
+"""Seconds after which long work notices that nobody waits for it any more."""
 
 
 class LocalBackend(Struct, frozen=True, tag_field="kind", tag="local"):
@@ -56,6 +60,14 @@ class Backends(Protocol):
         ...
 
 
+class Aside(Protocol):
+    """Does long work with the store of a backend, beside everything else."""
+
+    async def perform_aside(self, backend: Backend, deed: Deed[_T]) -> _T:
+        """Do a deed that may take minutes. Raises CoordError as the deed does, or when the store cannot be opened."""
+        ...
+
+
 class OpenBackends:
     """Keeps stores open. Work on local files is done in a few threads of its own, the rest is awaited.
 
@@ -71,6 +83,7 @@ class OpenBackends:
         self._token_of = token_of
         self._open: dict[HttpBackend, tuple[AsyncExitStack, Store]] = {}
         self._threads = anyio.CapacityLimiter(_THREADS)
+        self._aside = anyio.CapacityLimiter(_THREADS)
 
     async def __aenter__(self) -> Self:
         return self
@@ -102,6 +115,23 @@ class OpenBackends:
                 await self._close(backend)
             raise
 
+    async def perform_aside(self, backend: Backend, deed: Deed[_T]) -> _T:
+        """Do a deed that may take minutes, in a thread that nobody else waits for; a server gets a connection for it.
+
+        Cancelled, it ends as soon as it waits for the server, and on local files at its own end. Raises CoordError as
+        the deed does, or when the store cannot be opened.
+        """
+        if isinstance(backend, LocalBackend):
+            local = open_root(backend.root)
+            return await anyio.to_thread.run_sync(lambda: settled(deed(local)), limiter=self._aside)
+        token = self._token_of(backend.url)
+        selection = Selection(kind="http", backend_source="cli", url=backend.url, token=token)
+        try:
+            return await anyio.to_thread.run_sync(_apart, deed, selection, self._env, limiter=self._aside)
+        except StoreError:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            raise
+
     async def _store(self, backend: HttpBackend) -> Store:
         if (found := self._open.get(backend)) is not None:
             return found[1]
@@ -119,3 +149,36 @@ class OpenBackends:
         found = self._open.pop(backend, None)
         if found is not None:
             await found[0].aclose()
+
+
+def _apart(deed: Deed[_T], selection: Selection, env: Mapping[str, str]) -> _T:
+    """Do a deed in a loop of this thread, for as long as the thread is waited for in the loop that it is beside."""
+    return anyio.run(lambda: _heeded(deed, selection, env))
+
+
+async def _heeded(deed: Deed[_T], selection: Selection, env: Mapping[str, str]) -> _T:
+    done: list[_T] = []
+    fault: Exception | None = None
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_heed, tasks.cancel_scope)
+        try:
+            async with open_store(selection, "/", env) as store:
+                done.append(await deed(store))
+        except Exception as error:  # handed on as it is, and not in the group of what the tasks raised
+            fault = error
+        tasks.cancel_scope.cancel()
+    if fault is not None:
+        raise fault
+    if not done:
+        raise StoreError("given up: the daemon ends")
+    return done[0]
+
+
+async def _heed(work: anyio.CancelScope) -> None:
+    while True:
+        try:
+            anyio.from_thread.check_cancelled()
+        except anyio.get_cancelled_exc_class():
+            work.cancel()
+            return
+        await anyio.sleep(_HEED)

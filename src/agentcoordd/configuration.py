@@ -12,17 +12,44 @@ from msgspec import Struct
 
 from agentcoord.errors import ConfigError, StoreError
 from agentcoord.files import cause_of
+from agentcoord.protocol.records import ARCHIVE_DAYS, HOT_DAYS, SYNTHETIC_HOT_DAYS
 
 MAX_BYTES = 1 << 20
 _NAME = "agentcoordd"
 
 
+class Mirroring(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether mirrors are kept, how many seconds apart syncs by change are, and how often a server is asked.
+
+    `remote_seconds` None: a server is not.
+    """
+
+    on: bool = True
+    seconds: float = 5.0
+    remote_seconds: float | None = 900.0
+
+
+class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
+    """Seconds from one round of retention to the next, and its windows in days; on servers only with `remote`."""
+
+    seconds: float
+    hot_days: int = HOT_DAYS
+    archive_days: int = ARCHIVE_DAYS
+    synthetic_hot_days: int = SYNTHETIC_HOT_DAYS
+    remote: bool = False
+
+
 class Configuration(Struct, frozen=True, forbid_unknown_fields=True):
-    """The settings file. `notify` is the command line of a program, absolute; None: none is run."""
+    """The settings file. `notify` is the command line of a program, absolute; without it none is run.
+
+    Without `gc` there are no rounds of retention.
+    """
 
     notify: list[str] | None = None
     serve_roots: list[str] = []
     concurrency: int = 16
+    mirror: Mirroring = Mirroring()
+    gc: Schedule | None = None
 
 
 def load_configuration(env: Mapping[str, str], uid: int) -> Configuration:
@@ -48,7 +75,23 @@ def load_configuration(env: Mapping[str, str], uid: int) -> Configuration:
         raise ConfigError(f"{path}: notify has to begin with the absolute path of a program")
     if found.concurrency < 1:
         raise ConfigError(f"{path}: concurrency is at least 1")
+    _require_times(found, path)
     return found
+
+
+def _require_times(found: Configuration, path: str) -> None:
+    """Check what is counted in seconds and days. Raises ConfigError."""
+    times = {"mirror.seconds": found.mirror.seconds, "mirror.remote_seconds": found.mirror.remote_seconds}
+    days: dict[str, int] = {}
+    if (gc := found.gc) is not None:
+        times["gc.seconds"] = gc.seconds
+        days = {f"gc.{name}": getattr(gc, name) for name in ("hot_days", "archive_days", "synthetic_hot_days")}
+    for name, seconds in times.items():
+        if seconds is not None and seconds <= 0:
+            raise ConfigError(f"{path}: {name} has to be more than 0 seconds")
+    for name, number in days.items():
+        if number < 0:
+            raise ConfigError(f"{path}: {name} has to be zero days or more")
 
 
 def state_directory(env: Mapping[str, str], uid: int) -> str:

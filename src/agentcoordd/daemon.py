@@ -20,6 +20,7 @@ from msgspec import Struct
 from agentcoord.cli import app
 from agentcoord.errors import CoordError, Exit, StoreError, UsageError
 from agentcoord.files import cause_of
+from agentcoord.protocol.retention import Policy
 from agentcoord.settings.environment import API_TOKEN
 from agentcoord.version import VERSION
 from agentcoord.wire import runtime_directory, socket_path
@@ -31,7 +32,7 @@ from agentcoordd.api.dispatch import Registry, Tally
 from agentcoordd.api.records import Records
 from agentcoordd.api.service import service_of
 from agentcoordd.api.subscriptions import Feed
-from agentcoordd.backends import Backends, OpenBackends
+from agentcoordd.backends import Backends, LocalBackend, OpenBackends
 from agentcoordd.clock import SystemClock
 from agentcoordd.configuration import Configuration, load_configuration, state_directory
 from agentcoordd.database import open_database
@@ -41,8 +42,12 @@ from agentcoordd.lanes import Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
 from agentcoordd.notification import Notification
+from agentcoordd.places import places_of
 from agentcoordd.processes import SystemProcesses
+from agentcoordd.services.attention import Attention
 from agentcoordd.services.keeper import Keeper
+from agentcoordd.services.mirror import REMOTE_SECONDS, Mirrors
+from agentcoordd.services.retention import Rounds
 from agentcoordd.supervision import Notifier, given_socket
 
 log = logging.getLogger(__name__)
@@ -150,6 +155,8 @@ class _Daemon:
         self._feed = Feed()
         self._commands = Commands(service_of(dict(env), configuration.serve_roots, any_root=options.serve_any_root))
         self._registry, self._index = Registry(), Index()
+        self._mirrors: Mirrors | None = None
+        self._rounds: Rounds | None = None
         administration = Administration(
             socket=listener.path,
             registry=self._registry,
@@ -158,6 +165,8 @@ class _Daemon:
             feed=self._feed,
             index=self._index,
             stop=self._stop,
+            mirrors=lambda: [] if self._mirrors is None else self._mirrors.list(),
+            retention=lambda: [] if self._rounds is None else self._rounds.list(),
         )
         self._registry.add(administration.methods())
         self._registry.add(self._commands.methods())
@@ -177,6 +186,7 @@ class _Daemon:
             ):
                 await services.start(self._keeper(backends, roster, services).run)
                 self._registry.add(Records(self._commands, asked, self._index).methods())
+                await self._remember(backends, services)
                 async with anyio.create_task_group() as requests:
                     hall = Hall(self._registry, self._tally, requests)
                     services.start_soon(self._heed_signals)
@@ -217,6 +227,30 @@ class _Daemon:
         )
         self._registry.add(leases.methods(keeper))
         return keeper
+
+    async def _remember(self, backends: OpenBackends, services: TaskGroup) -> None:
+        """Start what watches over attention, the mirrors and, if it was asked for, retention."""
+        service, mirroring, gc = self._commands.service, self._configuration.mirror, self._configuration.gc
+        attention = Attention(sorted(service.roots), self._feed, SystemClock())
+        self._commands.attended = attention.told
+        await services.start(attention.run)
+        places = places_of(self._env, service.roots, service.urls, service.status_root)
+        local = [place for place in places if isinstance(place.backend, LocalBackend)]
+        if mirroring.on:
+            remote = mirroring.remote_seconds
+            self._mirrors = Mirrors(
+                backends,
+                local if remote is None else places,
+                SystemClock(),
+                seconds=mirroring.seconds,
+                remote_seconds=REMOTE_SECONDS if remote is None else remote,
+            )
+            await services.start(self._mirrors.run)
+        if gc is not None:
+            policy = Policy(gc.hot_days, gc.archive_days, gc.synthetic_hot_days)
+            asked = places if gc.remote else local
+            self._rounds = Rounds(backends, asked, SystemClock(), seconds=gc.seconds, policy=policy)
+            await services.start(self._rounds.run)
 
     async def _accept(self, hall: Hall) -> None:
         self._notifier.tell("READY=1", f"STATUS=listening on {self._listener.path}")

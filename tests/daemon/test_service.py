@@ -81,6 +81,8 @@ def attempts(place: Path, root: Path, port: int) -> list[Attempt]:
         Attempt(claim, {"AGENT_COORD_STATE_ROOT": state}),
         Attempt(("status",), {"AGENT_COORD_STATUS_STATE_ROOT": state}),
         Attempt(("log", "--sync"), {"AGENT_COORD_STATUS_STATE_ROOT": state}),
+        Attempt(("gc", "--execute", "--sync-first"), {"AGENT_COORD_STATUS_STATE_ROOT": state}),
+        Attempt(("attention",), {"AGENT_COORD_STATUS_STATE_ROOT": state}),
         Attempt(claim, {"HOME": there}),
         Attempt(claim, {"XDG_CONFIG_HOME": there}),
         Attempt(claim, {"XDG_STATE_HOME": there}),

@@ -27,6 +27,7 @@ _BUILDERS = {
     "status": requests.status,
     "log": requests.log,
     "batch-audit": requests.batch_audit,
+    "attention": requests.attention,
     "attention-upsert": requests.attention_upsert,
     "attention-resolve": requests.attention_resolve,
     "attention-get": requests.attention_get,

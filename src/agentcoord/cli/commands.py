@@ -114,6 +114,7 @@ COMMANDS = (
         positional="OWNER/REPO#TARGET",
     ),
     Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id",), ("batch-id",)),
+    Command("attention", "Show what needs a person, most urgent first", ("workspace", "repo", "all", "limit")),
     Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",)),
     Command(
         "attention-resolve",
@@ -136,7 +137,7 @@ COMMANDS = (
     Command(
         "gc",
         "Archive, compact and delete what has outlived its time",
-        ("dry-run", "execute", "hot-days", "archive-days", "synthetic-hot-days", "prefix"),
+        ("dry-run", "execute", "sync-first", "hot-days", "archive-days", "synthetic-hot-days", "prefix"),
     ),
     Command("version", "Print the versions of the contract"),
     Command("config", "Show the configuration in force, or set it (config set)"),

@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from agentcoord.errors import Exit
 from agentcoord.files import discreet
+from agentcoord.protocol.documents import Document
 
 
 class Terminal(Struct, frozen=True):
@@ -58,6 +59,8 @@ class Output(Struct):
     """What goes to stdout, in pieces. It may be made as it is written: a large one never exists as a whole."""
     stderr: list[str] = field(default_factory=list[str])
     exit: int = Exit.OK
+    asked: list[Document] = field(default_factory=list[Document])
+    """Requests for attention as the command left them, for whoever runs it on behalf of others and tells them."""
 
     def say(self, text: str) -> None:
         """Add a line for stdout; one line it stays, whatever a record put into it."""

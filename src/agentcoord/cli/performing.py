@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from agentcoord.cli import usage
+from agentcoord.cli.commands import GROUPS
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.errors import ConfigError, StoreError, UsageError
@@ -46,6 +47,7 @@ async def _context(settings: Settings, invocation: Invocation, output: Output) -
             random=invocation.random,
             identity=settings.identity,
             notices=output.stderr,
+            asked=output.asked,
         )
 
 
@@ -268,65 +270,40 @@ async def _batch_audit(words: Words, settings: Settings, invocation: Invocation,
     render_audit(result, output, json=words.flag("json"))
 
 
-async def _attention_upsert(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+async def _attention(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
-    from agentcoord.cli.render.attention import render_change
-    from agentcoord.operations.attention import upsert_attention
+    from agentcoord.cli.attending import attend
     from agentcoord.protocol.attention import INPUT_BYTES, read_attention
 
     usage.require_options(words)
-    path = request_of(words).record_json
-    record = read_attention(await _content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES))
-    async with _context(settings, invocation, output) as context:
-        result = await upsert_attention(context, record)
-    render_change(result, output, json=words.flag("json"))
-
-
-async def _attention_resolve(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
-    from agentcoord.cli.app import request_of
-    from agentcoord.cli.render.attention import render_change
-    from agentcoord.operations.attention import resolve_attention
-
-    usage.require_options(words)
     request = request_of(words)
+    if words.command == "attention-upsert":
+        path = request.record_json
+        data = await _content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES)
+        request = read_attention(data)
     async with _context(settings, invocation, output) as context:
-        result = await resolve_attention(context, request.key, request.generation)
-    render_change(result, output, json=words.flag("json"))
-
-
-async def _attention_get(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
-    from agentcoord.cli.app import request_of
-    from agentcoord.cli.render.attention import render_attention
-    from agentcoord.operations.attention import get_attention
-
-    usage.require_options(words)
-    async with _context(settings, invocation, output) as context:
-        result = await get_attention(context, request_of(words))
-    render_attention(result, output, json=words.flag("json"))
-
-
-async def _attention_list(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
-    from agentcoord.cli.app import request_of
-    from agentcoord.cli.render.attention import render_list
-    from agentcoord.operations.attention import list_attention
-
-    usage.require_options(words)
-    async with _context(settings, invocation, output) as context:
-        result = await list_attention(context, request_of(words))
-    _hint_at_root(settings, invocation, output)
-    render_list(result, output, json=words.flag("json"))
+        await attend(context, words, request, output, invocation.terminal)
+    if words.command in ("attention", "attention-list"):
+        _hint_at_root(settings, invocation, output)
 
 
 async def _gc(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.render.retention import render_retention
-    from agentcoord.operations.retention import retain
+    from agentcoord.cli.retaining import collect
 
-    request = request_of(words)
+    request, sync_first, notices = request_of(words), words.flag("sync_first"), invocation.terminal.notices
     async with _context(settings, invocation, output) as context:
-        result = await retain(context, request)
+        result, synced = await collect(
+            context,
+            request,
+            lambda: absolute(_mirror_root(settings, invocation), invocation.cwd),
+            output,
+            sync_first=sync_first,
+            notices=notices,
+        )
     _hint_at_root(settings, invocation, output)
-    render_retention(result, output, json=words.flag("json"))
+    render_retention(result, output, json=words.flag("json"), synced=synced)
 
 
 async def _version(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -423,10 +400,11 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "status": _status,
     "log": _log,
     "batch-audit": _batch_audit,
-    "attention-upsert": _attention_upsert,
-    "attention-resolve": _attention_resolve,
-    "attention-get": _attention_get,
-    "attention-list": _attention_list,
+    "attention": _attention,
+    "attention-upsert": _attention,
+    "attention-resolve": _attention,
+    "attention-get": _attention,
+    "attention-list": _attention,
     "gc": _gc,
     "version": _version,
     "config": _config,
@@ -434,13 +412,7 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "doctor": _doctor,
     "bootstrap": _bootstrap,
     "completion": _completion,
-    "daemon start": _daemon,
-    "daemon stop": _daemon,
-    "daemon restart": _daemon,
-    "daemon status": _daemon,
-    "daemon logs": _daemon,
-    "daemon install": _daemon,
-    "daemon uninstall": _daemon,
+    **{f"daemon {word}": _daemon for word in GROUPS["daemon"]},
     "lease list": _lease,
     "lease hold": _lease_hold,
     "lease drop": _lease,

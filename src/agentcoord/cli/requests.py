@@ -18,7 +18,7 @@ from agentcoord.protocol.records import CLAIM_TTL, HEARTBEAT_TTL
 from agentcoord.protocol.statuses import normalize
 
 if TYPE_CHECKING:  # few commands have a use for these, and the others need not load them
-    from agentcoord.operations.attention import ListRequest
+    from agentcoord.operations.attention import ListRequest, QueueRequest
     from agentcoord.operations.retention import RetentionRequest
     from agentcoord.operations.standing import VerifyRequest
     from agentcoord.operations.trail import TrailRequest
@@ -326,6 +326,18 @@ def attention_list(words: Words) -> "ListRequest":
     )
 
 
+def attention(words: Words) -> "QueueRequest":
+    """Look at what needs a person."""
+    from agentcoord.operations.attention import MOST_LISTED, QueueRequest
+
+    return QueueRequest(
+        workspace=words.text("workspace"),
+        repository=words.text("repo"),
+        include_resolved=words.flag("all"),
+        limit=_or(words.number("limit"), MOST_LISTED),
+    )
+
+
 def _key(words: Words) -> "Key":
     from agentcoord.protocol.attention import Key
 
@@ -344,6 +356,8 @@ def gc(words: Words) -> "RetentionRequest":
 
     if words.flag("dry_run") == words.flag("execute"):
         raise UsageError("gc requires exactly one of --dry-run or --execute")
+    if words.flag("sync_first") and not words.flag("execute"):
+        raise UsageError("--sync-first requires --execute: a dry run writes nothing, to the mirror neither")
     days = {field: number for field in Policy.__struct_fields__ if (number := words.number(field)) is not None}
     for field, number in days.items():
         if number < 0:

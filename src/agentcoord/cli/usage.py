@@ -27,6 +27,9 @@ def require_coherent(words: Words) -> None:
         for field in ("workspace", "repo", "target"):
             if field in words.values:
                 raise UsageError(f"--{field} is not valid for attention-upsert; {field} comes from --record-json")
+    if words.flag("sync_first") and words.flag("ignore_user_config") and words.text("state_root") is None:
+        fault = "--sync-first with --ignore-user-config requires --state-root as its explicit backend selector"
+        raise UsageError(fault)
     if words.command == "config set":
         for field in ("state_root", "backend", "ref"):
             if field in words.values:
@@ -84,7 +87,7 @@ def _require_positionals(words: Words) -> None:
 
 def _require_terminal_place(words: Words) -> None:
     given = [option for option in TERMINAL if option.field in words.values]
-    if words.command.startswith("attention-"):
+    if words.command.startswith("attention"):
         given = [option for option in given if option.name != "workspace"]
     if not given:
         return

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
-from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageError
+from agentcoord.errors import Conflict, Defect, StoreError, TooMany, Unreadable, UsageError
 from agentcoord.operations.context import Context
 from agentcoord.protocol.attention import (
     Key,
@@ -23,6 +23,9 @@ from agentcoord.stores.base import Stored
 MOST_LISTED = 100
 """Requests given in one answer, unless fewer are asked for."""
 
+QUEUE_SCAN = 10_000
+"""Requests that may be looked at to find the most urgent: nobody ever deletes one, so settled ones add up."""
+
 _ROUNDS = 2
 
 
@@ -31,6 +34,15 @@ class ListRequest(Struct, frozen=True):
 
     workspace: str
     repository: str
+    include_resolved: bool = False
+    limit: int = MOST_LISTED
+
+
+class QueueRequest(Struct, frozen=True):
+    """Whose requests to show a person, None everybody's, and how many at most."""
+
+    workspace: str | None = None
+    repository: str | None = None
     include_resolved: bool = False
     limit: int = MOST_LISTED
 
@@ -47,6 +59,19 @@ class Listed(Struct, frozen=True):
     records: list[Document]
     limit: int
     truncated: bool
+
+
+class Queue(Struct, frozen=True):
+    """What needs a person, the most urgent first, settled requests last; `open` counts all that wait.
+
+    `truncated` tells that there are more than `limit`; `missing` says what could not be read.
+    """
+
+    records: list[Document]
+    open: int
+    limit: int
+    truncated: bool
+    missing: list[str]
 
 
 async def upsert_attention(context: Context, wanted: Document) -> Asked:
@@ -107,6 +132,50 @@ async def list_attention(context: Context, request: ListRequest) -> Listed:
     return Listed(records=wanted[: request.limit], limit=request.limit, truncated=len(wanted) > request.limit)
 
 
+async def read_queue(context: Context, request: QueueRequest) -> Queue:
+    """Find what waits for a person, in every workspace and repository that is not left out.
+
+    One request that cannot be trusted does not hide the others: it is among what is missing. Raises UsageError for a
+    malformed request, StoreError when nothing can be listed or there are more than QUEUE_SCAN.
+    """
+    require_key({"workspace": request.workspace} if request.workspace is not None else {})
+    require_key({"repository": request.repository} if request.repository is not None else {})
+    if not 1 <= request.limit <= QUEUE_SCAN:
+        raise UsageError(f"--limit must be between 1 and {QUEUE_SCAN}")
+    try:
+        listing = await context.store.list(_queue_prefix(request), at_most=QUEUE_SCAN)
+    except TooMany as error:
+        raise TooMany(f"{error}; ask for less with --workspace and --repo") from error
+    found: list[Document] = []
+    missing = ["this token sees only a part of attention"] if listing.filtered else []
+    for entry in listing.entries:
+        try:
+            record = _sound(entry)
+        except StoreError as error:
+            missing.append(str(error))
+        else:
+            if request.repository in (None, record["repository"]):
+                found.append(record)
+    waiting = sum(record["status"] == "open" for record in found)
+    wanted = [record for record in found if request.include_resolved or record["status"] == "open"]
+    wanted.sort(key=lambda record: (record["status"] != "open", urgency(record)))
+    return Queue(
+        records=wanted[: request.limit],
+        open=waiting,
+        limit=request.limit,
+        truncated=len(wanted) > request.limit,
+        missing=missing,
+    )
+
+
+def _queue_prefix(request: QueueRequest) -> str:
+    if request.workspace is None:
+        return "attention"
+    if request.repository is None:
+        return f"attention/{request.workspace}"
+    return attention_prefix(request.workspace, request.repository)
+
+
 async def _change(
     context: Context, path: str, decide: Callable[[Document | None], Document | None], note: str
 ) -> Asked:
@@ -122,6 +191,7 @@ async def _change(
         except Conflict as error:
             lost = error
             continue
+        context.asked.append(record)
         return Asked(record=record)
     raise StoreError(f"state changed while writing {path}") from lost
 

@@ -22,6 +22,8 @@ class Context(Struct, frozen=True):
     random: Callable[[int], bytes]
     identity: Identity = NOBODY
     notices: list[str] = field(default_factory=list[str])
+    asked: list[Document] = field(default_factory=list[Document])
+    """Requests for attention that were written, as they now stand, for whoever tells others of them."""
 
 
 async def read_object(store: Store, path: str, kind: str) -> tuple[Document, Stored] | None:

@@ -4,16 +4,20 @@ Where the store can tell unread which records it had before, only what is new si
 """
 
 import errno
+import os
+from collections.abc import Sequence
 from contextlib import suppress
 
 from msgspec import Struct
 
-from agentcoord.errors import StoreError
-from agentcoord.files import Change, cause_of, changing, printable
+from agentcoord.errors import Busy, StoreError
+from agentcoord.files import LOCK_WAIT, Change, cause_of, changing, printable
 from agentcoord.operations.context import Context
 from agentcoord.operations.mirrored import Mirrored, Skimming, read_mirrored, write_mirrored
 from agentcoord.operations.trail import TrailRequest, read_lines
+from agentcoord.protocol.documents import Document
 from agentcoord.protocol.mirror import insert, line_of, merge
+from agentcoord.protocol.trail import event_of, row_of
 from agentcoord.stores.base import Marking
 
 MIRROR = "log.tsv"
@@ -29,11 +33,22 @@ class Synced(Struct, frozen=True):
     path: str
 
 
-async def sync_mirror(context: Context, request: TrailRequest, root: str, *, afresh: bool = False) -> Synced:
+class Lacking(Struct, frozen=True):
+    """How many of some events have no line in the mirror, and where that is; not `found`: it cannot be read."""
+
+    count: int
+    path: str
+    found: bool
+
+
+async def sync_mirror(
+    context: Context, request: TrailRequest, root: str, *, afresh: bool = False, wait: float = LOCK_WAIT
+) -> Synced:
     """Merge the whole trail into the mirror below `root`, an absolute path; the state itself is only read.
 
     `afresh` has every record read, also those that the mirror is known to have. Raises StoreError for a trail that
-    is not known to be complete, and when the mirror cannot be written.
+    is not known to be complete, and when the mirror cannot be written: Busy when somebody else has been syncing for
+    `wait` seconds.
     """
     above = root.rstrip("/") or "/"
     path = f"{root.rstrip('/')}/{MIRROR}"
@@ -47,7 +62,7 @@ async def sync_mirror(context: Context, request: TrailRequest, root: str, *, afr
         if isinstance(store, Marking):
             skimming = Skimming(store, known, now, include_synthetic=request.include_synthetic)
         lines = await read_lines(context, request, line_of, skimming)
-        added = _change(path, above, lines, known, None if skimming is None else skimming.made())
+        added = _change(path, above, lines, known, None if skimming is None else skimming.made(), wait)
         if added is not None:
             return Synced(added, path)
         # What was skipped need not be in this mirror.
@@ -55,10 +70,12 @@ async def sync_mirror(context: Context, request: TrailRequest, root: str, *, afr
         del context.notices[said:]
 
 
-def _change(path: str, above: str, lines: list[str], known: Mirrored | None, made: Mirrored | None) -> int | None:
+def _change(
+    path: str, above: str, lines: list[str], known: Mirrored | None, made: Mirrored | None, wait: float
+) -> int | None:
     """Bring lines into the mirror and count the new ones; None when the mirror is not the one that is known."""
     try:
-        with changing(path) as change:
+        with changing(path, wait=wait) as change:
             stamp = change.stamp()
             if known is not None and stamp != known.stamp:
                 return None
@@ -73,8 +90,8 @@ def _change(path: str, above: str, lines: list[str], known: Mirrored | None, mad
             return added
     except OSError as error:
         raise _unwritable(path, error) from error
-    except StoreError as error:
-        raise StoreError(f"log mirror unwritable: {error}") from error
+    except Busy as error:
+        raise Busy(f"log mirror unwritable: {error}") from error
 
 
 def _merge(change: Change, lines: list[str], *, tidy: bool) -> int:
@@ -91,6 +108,20 @@ def _merge(change: Change, lines: list[str], *, tidy: bool) -> int:
     if result.text is not None:
         change.replace(result.text.encode(errors="surrogateescape"))
     return result.added
+
+
+def find_lacking(events: Sequence[Document], root: str) -> Lacking:
+    """Find out what the mirror below `root` would not remember of events; simulation is not asked of it."""
+    path = f"{root.rstrip('/')}/{MIRROR}"
+    wanted = {line_of(row_of(event_of(event))) for event in events if event.get("synthetic") is not True}
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:  # of a pipe, which is no mirror, there is nothing to wait for
+            for line in file:
+                wanted.discard(line.rstrip(b"\n").decode(errors="surrogateescape"))
+    except OSError:
+        return Lacking(len(wanted), path, found=False)
+    return Lacking(len(wanted), path, found=True)
 
 
 def _unwritable(path: str, error: OSError) -> StoreError:

@@ -4,15 +4,16 @@ Everything is copied before it is removed, and removed only as the version that 
 anywhere: what it left is either still hot or already archived, and the next run goes on from there.
 """
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime
+from typing import cast
 
 from msgspec import Struct
 
 from agentcoord.errors import Conflict, StoreError
 from agentcoord.operations.context import Context, contention, readable, require_object
 from agentcoord.protocol.archive import keeps, require_caps
-from agentcoord.protocol.documents import Document, decode
+from agentcoord.protocol.documents import Document, canonical, decode, is_document
 from agentcoord.protocol.paths import ARCHIVABLE
 from agentcoord.protocol.retention import (
     GOING_ON,
@@ -49,6 +50,8 @@ class Retention(Struct, frozen=True):
 
     request: RetentionRequest
     actions: tuple[Action, ...]
+    dropped: tuple[Document, ...] = ()
+    """The events that neither the live trail nor the archive has any more once it is done; only if that was asked."""
 
 
 class _Plan(Struct, frozen=True):
@@ -57,18 +60,28 @@ class _Plan(Struct, frozen=True):
     """What was read at each path that an action removes."""
 
 
-async def retain(context: Context, request: RetentionRequest) -> Retention:
+async def retain(
+    context: Context,
+    request: RetentionRequest,
+    *,
+    first: Callable[[], Awaitable[object]] | None = None,
+    telling: bool = False,
+) -> Retention:
     """Plan, and on request carry out, one round of retention. Raises StoreError at the first thing that fails.
 
-    Nothing is written before the whole plan stands and each of its envelopes is known to fit.
+    Nothing is written before the whole plan stands and each of its envelopes is known to fit. Then comes `first`,
+    which sees everything that the plan removes; what it raises ends the round with nothing removed. `telling`: it is
+    found out which events are dropped for good.
     """
     plan = await _plan(context, request)
     for action in plan.actions:
         if not isinstance(action, Delete):
             require_caps(action.archive_path, action.envelope)
     if request.execute:
+        if first is not None:
+            await first()
         await _execute(context, plan)
-    return Retention(request=request, actions=plan.actions)
+    return Retention(request=request, actions=plan.actions, dropped=tuple(_dropped(plan)) if telling else ())
 
 
 async def _plan(context: Context, request: RetentionRequest) -> _Plan:
@@ -122,6 +135,21 @@ def _event(stored: Stored, sources: dict[str, Stored]) -> Event:
     if isinstance(stored.document, Garbled):
         return Event(stored.path, stored.document.document, garbled=True)
     return Event(stored.path, require_object(stored, "an event"))
+
+
+def _dropped(plan: _Plan) -> Iterator[Document]:
+    """Walk the events of a plan of which no copy stays behind."""
+    for action in plan.actions:
+        if isinstance(action, Compact):
+            kept = {canonical(record) for record in action.envelope["records"]}
+            told = [plan.sources[path].document for path in action.source_paths]
+            yield from (event for event in told if is_document(event) and canonical(event) not in kept)
+        elif isinstance(action, Delete) and action.source_path.startswith("archive/events/"):
+            envelope = plan.sources[action.source_path].document
+            if is_document(envelope):
+                records = cast("object", envelope.get("records"))
+                listed = cast("list[object]", records) if isinstance(records, list) else []
+                yield from filter(is_document, [*listed, cast("object", envelope.get("data"))])
 
 
 # Doing it ------------------------------------------------------------------------------------------

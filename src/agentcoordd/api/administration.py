@@ -15,6 +15,7 @@ from agentcoordd.api.dispatch import Caller, Method, Registry, Tally
 from agentcoordd.api.messages import Hello, Nothing, Status, Stop, Stopping, Use, Welcome
 from agentcoordd.api.subscriptions import MOST_SUBSCRIBERS, Feed
 from agentcoordd.index import Index
+from agentcoordd.places import MirrorView, RetentionView
 
 MOST_CONNECTIONS = 256
 
@@ -32,7 +33,10 @@ class Administration:
         feed: Feed,
         index: Index,
         stop: Callable[[bool], None],
+        mirrors: Callable[[], list[MirrorView]] = list,
+        retention: Callable[[], list[RetentionView]] = list,
     ) -> None:
+        self._mirrors, self._retention = mirrors, retention
         self._socket, self._registry, self._tally = socket, registry, tally
         self._commands, self._feed, self._index, self._stop = commands, feed, index, stop
         self._began = time.monotonic()
@@ -70,6 +74,8 @@ class Administration:
             roots=sorted(service.roots),
             backends=service.shown_backends(),
             errors=[messages.Trouble(_instant(trouble.at), trouble.message) for trouble in self._tally.errors],
+            mirrors=self._mirrors(),
+            retention=self._retention(),
         )
 
     async def stop(self, params: Stop, caller: Caller) -> Stopping:

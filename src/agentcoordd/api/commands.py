@@ -22,10 +22,12 @@ from agentcoord.cli.output import Invocation, Terminal
 from agentcoord.cli.output import Output as Said
 from agentcoord.cli.run import Chosen, Vast, run_for
 from agentcoord.files import printable
+from agentcoord.protocol.documents import Document
 from agentcoord.wire import API
 from agentcoordd.api.dispatch import Caller, Method, Refused, Session, hearing
 from agentcoordd.api.messages import About, Command, Content, Exited, Fault, Output, Read
-from agentcoordd.api.service import Service
+from agentcoordd.api.service import Service, backend_of
+from agentcoordd.backends import Backend
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +73,8 @@ class Commands:
 
     def __init__(self, service: Service) -> None:
         self.service = service
+        self.attended: Callable[[Backend, Document], None] | None = None
+        """Told of each request for attention that a command wrote, and on which backend."""
         self.threads = Threads(MOST_RUNNING)
         self._at_work = 0
         self._running: set[_Run] = set()
@@ -92,8 +96,16 @@ class Commands:
                 said = await run_for(run.invocation(), self.threads, run.agree)
             except Vast as error:
                 raise Refused(Fault.FAILED, str(error)) from error
+            if run.backend is not None:
+                self.tell_attended(run.backend, said.asked)
             await run.say(said)
         return Exited(said.exit)
+
+    def tell_attended(self, backend: Backend, asked: Iterable[Document]) -> None:
+        """Pass on which requests for attention were written. On the event loop only."""
+        if self.attended is not None:
+            for record in asked:
+                self.attended(backend, record)
 
     async def tell(self) -> None:
         """Give signs of life to those who wait for commands, until cancelled."""
@@ -148,6 +160,7 @@ class _Run:
         self._about = About(caller.request)
         self._go = anyio.Event()
         self._readings: dict[int, _Reading] = {}
+        self.backend: Backend | None = None
 
     def invocation(self) -> Invocation:
         """Describe the command as its caller would run it."""
@@ -174,6 +187,7 @@ class _Run:
         """Accept the command, and wait for its caller to say that it is to be done. Raises Refused."""
         if chosen is not None:
             self._service.require_served(chosen, self._command.env, self._command.cwd)
+            self.backend = backend_of(chosen.settings.selection, self._command.cwd)
         self._session.notify("accepted", self._about)
         try:
             with anyio.fail_after(GO_SECONDS):

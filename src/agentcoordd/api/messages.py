@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
+from agentcoordd.places import MirrorView, RetentionView
+
 Id = int | str
 
 
@@ -143,6 +145,8 @@ class Status(Struct, frozen=True):
     roots: list[str]
     backends: list[str]
     errors: list[Trouble]
+    mirrors: list[MirrorView] = []
+    retention: list[RetentionView] = []
 
 
 class Stop(Struct, frozen=True):
@@ -226,7 +230,14 @@ class Content(Struct, frozen=True):
 # subscribe -----------------------------------------------------------------------------------------
 
 Topic = Literal[
-    "process.exited", "lease.expiring", "lease.expired", "lease.lost", "lease.held", "lease.dropped", "changed"
+    "process.exited",
+    "lease.expiring",
+    "lease.expired",
+    "lease.lost",
+    "lease.held",
+    "lease.dropped",
+    "attention.changed",
+    "changed",
 ]
 
 

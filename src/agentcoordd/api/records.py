@@ -81,11 +81,15 @@ class _Deed(Struct, frozen=True):
     writes: bool = True
 
 
-class _Remote(Struct, frozen=True):
-    """What is left to do where answers are waited for."""
+_Steps = Callable[[Store], Coroutine[Any, Any, Raw]]
 
-    backend: HttpBackend
-    steps: Callable[[Store], Coroutine[Any, Any, Raw]]
+
+class _Begun(Struct, frozen=True):
+    """What came of a deed on files, or is left to do where answers are waited for; `asked` are writes of attention."""
+
+    backend: Backend
+    asked: list[Document]
+    done: Raw | _Steps
 
 
 class Records:
@@ -121,8 +125,11 @@ class Records:
     async def _answer(self, deed: _Deed, params: Looks) -> Raw:
         self._require_served(params.backend)
         async with self._turn():
-            done = await self._commands.threads(partial(self._begin, deed, params))
-            return await self._backends.perform(done.backend, done.steps) if isinstance(done, _Remote) else done
+            begun = await self._commands.threads(partial(self._begin, deed, params))
+            done = begun.done
+            answer = done if isinstance(done, Raw) else await self._backends.perform(begun.backend, done)
+            self._commands.tell_attended(begun.backend, begun.asked)
+            return answer
 
     @asynccontextmanager
     async def _turn(self) -> AsyncGenerator[None]:
@@ -138,22 +145,22 @@ class Records:
         finally:
             self._turns.release()
 
-    def _begin(self, deed: _Deed, params: Looks) -> Raw | _Remote:
+    def _begin(self, deed: _Deed, params: Looks) -> _Begun:
         """Choose the backend, and do it at once where nothing is waited for. Works on files; raises Refused."""
         words = words_of(deed.command, params)
         usage.require_coherent(words)
         usage.require_options(words)
         backend, identity, said = self._chosen(deed, params)
+        asked = list[Document]()
 
         async def steps(store: Store) -> Raw:
-            context = _context(store, params, identity)
+            context = _context(store, params, identity, asked)
             told = await deed.do(context, words, params)
             notices = [discreet(one_line(line)) for line in (*said, *context.notices)]
             return _encoded(replace(told, notices=notices))
 
-        if isinstance(backend, HttpBackend):
-            return _Remote(backend, steps)
-        return settle(steps(open_root(backend.root)))
+        local = isinstance(backend, LocalBackend)
+        return _Begun(backend, asked, settle(steps(open_root(backend.root))) if local else steps)
 
     def _require_served(self, backend: Backend | None) -> None:
         """Compare names only. Raises Refused for a backend that is not the daemon's, UsageError for no backend."""
@@ -242,14 +249,14 @@ def _said(value: str | None) -> str | None:
     return None if value is None else value.strip(WHITESPACE) or None
 
 
-def _context(store: Store, params: Looks, identity: Identity) -> Context:
+def _context(store: Store, params: Looks, identity: Identity, asked: list[Document]) -> Context:
     now, random = _now, os.urandom
     if isinstance(params, Writes):
         if (at := params.now) is not None:
             now = lambda: at  # noqa: E731 - a clock that stands
         if params.seed is not None:
             random = stream(bytes.fromhex(params.seed))
-    return Context(store=store, now=now, random=random, identity=identity)
+    return Context(store=store, now=now, random=random, identity=identity, asked=asked)
 
 
 def _now() -> datetime:

@@ -19,12 +19,12 @@ from agentcoord.settings.environment import (
     implicit_root,
     setting,
 )
-from agentcoord.settings.selection import Flags, Secret, redact
+from agentcoord.settings.selection import Flags, Secret, Selection, redact
 from agentcoord.settings.value import load_as_far
 from agentcoord.stores.opening import absolute
 from agentcoordd.api.dispatch import Refused
 from agentcoordd.api.messages import Fault
-from agentcoordd.backends import Backend, LocalBackend
+from agentcoordd.backends import Backend, HttpBackend, LocalBackend
 
 FORWARDED = frozenset(
     {
@@ -36,6 +36,7 @@ FORWARDED = frozenset(
         "status",
         "log",
         "batch-audit",
+        "attention",
         "attention-upsert",
         "attention-resolve",
         "attention-get",
@@ -65,6 +66,8 @@ class Service(Struct, frozen=True):
     roots: frozenset[str] = frozenset()
     urls: frozenset[str] = frozenset()
     any_root: bool = False
+    status_root: str | None = None
+    """Where the mirror of a server is, if that was named."""
 
     def require_forwarded(self, argv: list[str], env: Env) -> None:
         """Refuse, by its words and surroundings alone, what the caller has to do itself. Raises Refused."""
@@ -93,7 +96,8 @@ class Service(Struct, frozen=True):
         # A root of the user file is the daemon's own, whatever it says by now; a relative one is refused there.
         if selection.kind == "local" and selection.backend_source in ("cli", "process_env"):
             self._require_root(selection.root or "", cwd)
-        if chosen.words.flag("sync") and (mirror := setting(env, STATUS_STATE_ROOT)) is not None:
+        near_mirror = chosen.words.flag("sync") or chosen.words.command == "gc"
+        if near_mirror and (mirror := setting(env, STATUS_STATE_ROOT)) is not None:
             self._require_root(mirror, cwd)
 
     def _require_root(self, root: str, cwd: str) -> None:
@@ -122,6 +126,18 @@ class Service(Struct, frozen=True):
         return sorted(redact(url) for url in self.urls)
 
 
+def backend_of(selection: Selection | None, cwd: str) -> Backend | None:
+    """Name the backend that a command selected, None when it has none that others could ask."""
+    if selection is None or selection.kind == "github":
+        return None
+    if selection.kind == "http":
+        return HttpBackend(selection.url or "")
+    try:
+        return LocalBackend(absolute(selection.root or "", cwd))
+    except CoordError:
+        return None
+
+
 def service_of(own: Env, roots: Iterable[str], *, any_root: bool) -> Service:
     """Find out what a daemon serves that was started with an environment and configured with more roots.
 
@@ -132,6 +148,7 @@ def service_of(own: Env, roots: Iterable[str], *, any_root: bool) -> Service:
     urls = [url for url in (setting(own, API_URL),) if url is not None]
     if (implicit := implicit_root(own)) is not None:
         named.append(implicit)
+    status_root = None
     for command in ("claim", "status"):
         settings, _ = load_as_far(own, command=command, flags=Flags(), argv_selectors=[])
         if settings.saved_url is not None:
@@ -139,12 +156,13 @@ def service_of(own: Env, roots: Iterable[str], *, any_root: bool) -> Service:
         if (selection := settings.selection) is not None and selection.root is not None:
             named.append(selection.root)
         if settings.status_root is not None:
-            named.append(settings.status_root)
+            named.append(status_root := settings.status_root)
     return Service(
         own=own,
         roots=frozenset(root for root in named if root.startswith("/")),
         urls=frozenset(urls),
         any_root=any_root,
+        status_root=status_root,
     )
 
 

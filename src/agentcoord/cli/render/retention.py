@@ -3,13 +3,19 @@
 from typing import Any
 
 from agentcoord.cli.output import Output, one_line
+from agentcoord.cli.render.trail import render_sync
+from agentcoord.files import printable
+from agentcoord.operations.mirror import Synced
 from agentcoord.operations.retention import Retention
 from agentcoord.protocol.documents import Document, encode_pretty
 from agentcoord.protocol.retention import Action, Archive, Compact, Delete
 
 
-def render_retention(result: Retention, output: Output, *, json: bool) -> None:
-    """Print the actions, alike whether they are only planned or were taken (spec: cli §12.5)."""
+def render_retention(result: Retention, output: Output, *, json: bool, synced: Synced | None = None) -> None:
+    """Print the actions, alike whether they are only planned or were taken (spec: cli §12.5).
+
+    `synced`: what the sync before it came to, if there was one.
+    """
     mode = "execute" if result.request.execute else "dry-run"
     policy = result.request.policy
     if json:
@@ -23,10 +29,14 @@ def render_retention(result: Retention, output: Output, *, json: bool) -> None:
             "prefixes": list(result.request.prefixes),
             "actions": [_shown(action) for action in result.actions],
         }
+        if synced is not None:
+            shown |= {"synced": synced.added, "mirror": printable(synced.path)}
         output.add(encode_pretty(shown))
         return
     windows = f"hot={policy.hot_days}d archive={policy.archive_days}d synthetic_hot={policy.synthetic_hot_days}d"
     lines = [f"gc {mode} {windows}", *(map(_line, result.actions) if result.actions else ["- no actions"])]
+    if synced is not None:
+        render_sync(synced, output, json=False)
     output.page("\n".join(map(one_line, lines)))
 
 

@@ -1,0 +1,173 @@
+"""Tells subscribers when somebody asks for attention, or settles what was asked, on the state roots of this machine.
+
+Any program may write there, so the directories are watched, by their stamps. What stood there when the daemon began is
+no news. On other backends only what commands write through this daemon is known, and told as they write it.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskStatus
+
+from agentcoord.errors import StoreError
+from agentcoord.files import printable
+from agentcoord.protocol.attention import Key, require_stored
+from agentcoord.protocol.documents import Document, decode
+from agentcoord.protocol.instants import stamp
+from agentcoord.protocol.paths import ACTIVE_RECORD_BYTES
+from agentcoordd.backends import Backend, LocalBackend, shown
+from agentcoordd.clock import Clock
+from agentcoordd.lanes import Feed
+from agentcoordd.stamps import Tree
+
+CHANGED = "attention.changed"
+
+_LOOK = 0.5
+_LOOK_SHARE = 50
+"""A look is followed by so many times its own duration without one."""
+_MOST_READ = 256
+"""Records read at a time; the others follow after a breath."""
+_BREATH = 0.02
+_DEPTH = 3  # workspace, owner, repository
+
+_Mark = tuple[int, int, int]
+
+log = logging.getLogger(__name__)
+
+
+class Attention:
+    """What is asked on the state roots of one daemon."""
+
+    def __init__(self, roots: Sequence[str], feed: Feed, clock: Clock) -> None:
+        self._watched = {root: _Watched(root) for root in roots}
+        self._feed, self._clock = feed, clock
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Watch all of them until cancelled; started once it is known what is no news. No failure ends it."""
+        async with anyio.create_task_group() as tasks:
+            for watched in self._watched.values():
+                await tasks.start(self._watch, watched)
+            task_status.started()
+
+    def told(self, backend: Backend, record: Document) -> None:
+        """Take note of what a command wrote through this daemon, and tell it where nothing is watched."""
+        watched = self._watched.get(backend.root) if isinstance(backend, LocalBackend) else None
+        if watched is None:
+            self._publish(shown(backend), Key(record["workspace"], record["repository"], record["id"]), record)
+        else:
+            watched.wake.set()
+
+    async def _watch(self, watched: "_Watched", *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        begun = False
+        while True:
+            watched.wake = anyio.Event()  # before the look: what a command writes during it is looked at after it
+            try:
+                news = await anyio.to_thread.run_sync(watched.look)
+            except OSError as error:
+                watched.failed(error)
+                news = []
+            if not begun:  # what stands there already is known to whoever wants to know it
+                begun = True
+                task_status.started()
+            for key, record in news:
+                self._publish(watched.root, key, record)
+            await self._clock.wait(watched.wake, watched.pause)
+
+    def _publish(self, backend: str, key: Key, record: Document | None) -> None:
+        facts = ("status", "priority_class", "target", "kind", "question", "source_generation")
+        data: dict[str, Any] = {
+            "backend": backend,
+            "workspace": key.workspace,
+            "repository": key.repository,
+            "id": key.id,
+            **{name: None if record is None else record[name] for name in facts},
+            "at": stamp(self._clock.now()),
+        }
+        self._feed.publish(CHANGED, data)
+
+
+class _Watched:
+    """The requests of one state root: by which marks their files were last known."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self.wake = anyio.Event()
+        self._tree = Tree(f"{self.root}/attention", _DEPTH)
+        self._marks: dict[str, dict[str, _Mark]] = {}
+        self._waiting: dict[str, None] = {}
+        self._took = 0.0
+        self._known = False
+        self._told = False
+
+    @property
+    def pause(self) -> float:
+        """How many seconds there is nothing to do."""
+        return _BREATH if self._waiting else max(_LOOK, _LOOK_SHARE * self._took)
+
+    def failed(self, error: OSError) -> None:
+        """Say once that the root cannot be looked at, until it can again."""
+        level = logging.DEBUG if self._told else logging.WARNING
+        log.log(level, "attention below %s is not watched: %s: %s", self.root, error.filename, error.strerror)
+        self._told = True
+
+    def look(self) -> list[tuple[Key, Document | None]]:
+        """Find the requests that have changed; None of one that is gone or not to be trusted. Raises OSError."""
+        if not self._waiting:
+            began = time.monotonic()
+            self._find()
+            self._took = time.monotonic() - began
+        news: list[tuple[Key, Document | None]] = []
+        for path in list(self._waiting)[:_MOST_READ]:
+            del self._waiting[path]
+            news.append((_key_of(path), self._read(path)))
+        return news
+
+    def _find(self) -> None:
+        for directory in self._tree.look():
+            if directory.count("/") - self.root.count("/") != 1 + _DEPTH:
+                continue
+            marks, before = _marks_in(directory), self._marks.pop(directory, {})
+            if marks:
+                self._marks[directory] = marks
+            if self._known:
+                names = sorted(name for name in {**before, **marks} if before.get(name) != marks.get(name))
+                self._waiting.update(dict.fromkeys(f"{directory}/{name}" for name in names))
+        self._known, self._told = True, False
+
+    def _read(self, path: str) -> Document | None:
+        directory, _, name = path.rpartition("/")
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(descriptor, "rb") as file:
+                mark = _mark(os.fstat(descriptor))
+                data = file.read(ACTIVE_RECORD_BYTES + 1)
+            record = require_stored(path.removeprefix(f"{self.root}/"), decode(data))
+        except (OSError, ValueError, StoreError) as error:
+            log.debug("no request for attention at %s: %s", printable(path), error)
+            return None
+        if name in self._marks.get(directory, {}):  # what was read may be newer than what was seen
+            self._marks[directory][name] = mark
+        return record
+
+
+def _marks_in(directory: str) -> dict[str, _Mark]:
+    try:
+        with os.scandir(directory) as entries:
+            found = [entry for entry in entries if entry.name.endswith(".json") and entry.name[0] != "."]
+            return {entry.name: _mark(entry.stat(follow_symlinks=False)) for entry in found}
+    except FileNotFoundError:
+        return {}
+
+
+def _mark(found: os.stat_result) -> _Mark:
+    return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def _key_of(path: str) -> Key:
+    workspace, owner, name, record = printable(path).rsplit("/", 4)[1:]
+    return Key(workspace, f"{owner}/{name}", record.removesuffix(".json"))

@@ -1,0 +1,64 @@
+"""What has changed in a few levels of directories, told by their stamps, without reading a single file.
+
+A record is replaced by a rename, so every change of one changes the directory it lies in. That holds for any program
+that writes whole files or none, and costs one look a directory, whatever is in it.
+"""
+
+import os
+import stat
+import time
+
+from msgspec import Struct
+
+_TICK = 50_000_000
+"""Nanoseconds in which two changes may get the same time: file systems read a clock that stands still between ticks."""
+
+
+class _Known(Struct, frozen=True, gc=False):
+    stamp: tuple[int, int, int]
+    settled: bool
+    below: tuple[str, ...]
+
+
+class Tree:
+    """Directories down to `depth` levels below `path`. Symlinks are none: no store follows them."""
+
+    def __init__(self, path: str, depth: int) -> None:
+        self._path, self._depth = path, depth
+        self._known: dict[str, _Known] = {}
+
+    def look(self) -> list[str]:
+        """Give the directories that have changed since the last look, or only perhaps; new and vanished ones too.
+
+        Raises OSError for one that cannot be looked at.
+        """
+        changed: list[str] = []
+        seen: dict[str, _Known] = {}
+        self._visit(self._path, self._depth, seen, changed)
+        changed += [path for path in self._known if path not in seen]
+        self._known = seen
+        return changed
+
+    def _visit(self, path: str, depth: int, seen: dict[str, _Known], changed: list[str]) -> None:
+        now = time.time_ns()  # before the look: what changes after it is seen by the next
+        try:
+            found = os.lstat(path)
+            if not stat.S_ISDIR(found.st_mode):
+                return
+            stamp = found.st_dev, found.st_ino, found.st_mtime_ns
+            before = self._known.get(path)
+            if before is not None and before.settled and before.stamp == stamp:
+                known = before
+            else:
+                changed.append(path)
+                known = _Known(stamp, abs(now - found.st_mtime_ns) > _TICK, _below(path) if depth else ())
+        except FileNotFoundError:  # removed between one look and the other
+            return
+        seen[path] = known
+        for below in known.below:
+            self._visit(below, depth - 1, seen, changed)
+
+
+def _below(path: str) -> tuple[str, ...]:
+    with os.scandir(path) as entries:
+        return tuple(entry.path for entry in entries if entry.is_dir(follow_symlinks=False))
