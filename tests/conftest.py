@@ -1,6 +1,7 @@
 """What every test may ask for."""
 
 import re
+import time
 from collections.abc import Generator
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from tests.command import Coord
+from tests.leftovers import left
 from tests.server.postgres import Cluster, running_cluster
 
 # No verdict on time: a slow machine is no defect. The examples are the same in every run, so that a change
@@ -21,6 +23,16 @@ settings.load_profile("steady")
 def anyio_backend() -> str:
     """The product runs on asyncio, and so do its tests."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left() -> Generator[None]:
+    """Look, once all tests are over, whether a process is left that one of them started."""
+    yield
+    deadline = time.monotonic() + 20
+    while (found := left()) and time.monotonic() < deadline:
+        time.sleep(0.05)  # some are just about to end
+    assert found == [], "processes that the tests started are still there"
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,7 @@ def _run_here(argv: list[str], broken: "Broken | None") -> int:
             program=process.program(),
             node=os.uname().nodename,
             terminal=Terminal(*process.terminal(env)),
+            again=broken is not None,
             own=True,
         )
     )

@@ -138,6 +138,13 @@ def _keeps(word: str) -> bool:
     return word.startswith("--k") and "--keep".startswith(word)
 
 
+def _umask() -> int:
+    """Give this process's umask, which can only be had by setting one: the strictest, for as long as that takes."""
+    mask = os.umask(0o777)
+    os.umask(mask)
+    return mask
+
+
 def _refuse(line: str, status: int) -> int:
     shown = line if line.isprintable() else ascii(line)[1:-1]
     write(2, f"{shown}\n".encode("utf-8", "replace"))
@@ -290,6 +297,7 @@ class _Command:
                         "node": os.uname().nodename,
                         "now": now,
                         "seed": self._broken.seed.hex(),
+                        "umask": _umask(),
                     },
                 }
             )

@@ -27,6 +27,9 @@ _TEMPORARY_STEM = 200  # characters, of at most 255 bytes in all
 _FIRST_PAUSE = 0.001
 _LONGEST_PAUSE = 0.02
 
+_READ_WRITE = 0o666
+_ALL = stat.S_IRWXU | stat.S_IRWXG | stat.S_IRWXO
+
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CONTENT_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -85,6 +88,7 @@ def replace_durably(
     data: bytes,
     *,
     mode: int | None = None,
+    umask: int | None = None,
     directory: int | None = None,
     temporary: str | None = None,
     settle: bool = True,
@@ -92,22 +96,24 @@ def replace_durably(
     """Put `data` at `path`, whole or not at all; a reader never sees a part of it.
 
     `temporary` names the file it is written to first, beside `path`. Without `mode` the permissions of
-    the file that is there are kept, and the umask decides for a new one. Raises OSError (the old file
-    stays whole, no temporary file is left): ELOOP when `path` is a symlink. An error of the last step,
-    syncing the directory, leaves the new file in place. Without `settle` that step is left out: after a power
-    failure it may be the old file that is there, as whole as the new one.
+    the file that is there are kept, and the umask decides for a new one: `umask`, if it is somebody else's.
+    Raises OSError (the old file stays whole, no temporary file is left): ELOOP when `path` is a symlink. An
+    error of the last step, syncing the directory, leaves the new file in place. Without `settle` that step is
+    left out: after a power failure it may be the old file that is there, as whole as the new one.
     """
     if directory is None:
         with opened_directory(os.path.dirname(path)) as fd:
-            replace_durably(path, data, mode=mode, directory=fd, temporary=temporary, settle=settle)
+            replace_durably(path, data, mode=mode, umask=umask, directory=fd, temporary=temporary, settle=settle)
         return
     name = _name_of(path)
     if mode is None:
         mode = _mode_of(name, directory)
+    if mode is None and umask is not None:
+        mode = _READ_WRITE & ~umask
     # A name that only just fits leaves room for its beginning; what is random keeps it apart.
     temporary = temporary or f".{name[:_TEMPORARY_STEM]}.tmp-{os.getpid()}-{os.urandom(6).hex()}"
     try:
-        fd = os.open(temporary, _NEW_FLAGS, 0o666 if mode is None else mode, dir_fd=directory)
+        fd = os.open(temporary, _NEW_FLAGS, _READ_WRITE if mode is None else mode, dir_fd=directory)
     except FileExistsError:
         raise  # somebody else's file: not ours to unlink
     except BaseException:  # an interrupt may come between the file's creation and its number
@@ -132,8 +138,8 @@ def replace_durably(
 class Change:
     """One change of a file, under its lock; the file is looked at and replaced where it was found."""
 
-    def __init__(self, name: str, directory: int) -> None:
-        self._name, self._directory = name, directory
+    def __init__(self, name: str, directory: int, umask: int | None) -> None:
+        self._name, self._directory, self._umask = name, directory, umask
 
     def stamp(self) -> list[int]:
         """Give what is another list once the file was replaced or written to; empty when there is none. Raises OSError.
@@ -163,21 +169,21 @@ class Change:
     def replace(self, data: bytes) -> None:
         """Put `data` there for good. Raises OSError."""
         temporary = f"{self._name}.tmp-{os.getpid()}-{os.urandom(8).hex()}"
-        replace_durably(self._name, data, directory=self._directory, temporary=temporary)
+        replace_durably(self._name, data, umask=self._umask, directory=self._directory, temporary=temporary)
 
 
 @contextmanager
-def changing(path: str, *, wait: float = LOCK_WAIT) -> Generator[Change]:
-    """Hold the lock of a file that may be changed. Directories above it are made.
+def changing(path: str, *, wait: float = LOCK_WAIT, umask: int | None = None) -> Generator[Change]:
+    """Hold the lock of a file that may be changed. Directories above it are made; `umask` as for `make_directory`.
 
     Raises OSError, Busy when another process holds the lock for more than `wait` seconds.
     """
     above, name = os.path.split(path)
-    make_directories(above)
+    make_directories(above, umask=umask)
     with opened_directory(above) as directory:
         lock = take_lock(path, directory=directory, wait=wait)
         try:
-            yield Change(name, directory)
+            yield Change(name, directory, umask)
         finally:
             release_lock(lock)
 
@@ -219,35 +225,52 @@ def remove_durably(path: str, *, directory: int | None = None) -> None:
     sync_directory(directory)
 
 
-def make_directory(path: str, *, directory: int | None = None) -> None:
-    """Create one directory for good, unless it is there. Raises OSError, FileExistsError for another kind of file."""
+def make_directory(path: str, *, directory: int | None = None, umask: int | None = None) -> None:
+    """Create one directory for good, unless it is there. Raises OSError, FileExistsError for another kind of file.
+
+    `umask` is that of somebody else, for whom it is made; None: this process's own counts.
+    """
     if directory is None:
         with opened_directory(os.path.dirname(path)) as fd:
-            make_directory(path, directory=fd)
+            make_directory(path, directory=fd, umask=umask)
         return
     name = _name_of(path)
     try:
-        os.mkdir(name, dir_fd=directory)
+        os.mkdir(name, _ALL if umask is None else _ALL & ~umask, dir_fd=directory)
     except FileExistsError:
         if not stat.S_ISDIR(os.stat(name, dir_fd=directory).st_mode):
             raise
     else:
+        if umask is not None:
+            _open_up(name, directory, umask)
         sync_directory(directory)
 
 
-def make_directories(path: str) -> None:
-    """Create a directory for good, and what is missing above it. Raises OSError."""
+def _open_up(name: str, directory: int, umask: int) -> None:
+    """Give a directory that was just made what this process's own umask took, if anything."""
+    fd = os.open(name, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=directory)
+    try:
+        found = stat.S_IMODE(os.fstat(fd).st_mode)
+        wanted = found & ~_ALL | _ALL & ~umask  # such as the group's bit, which it has from the one above, stays
+        if found != wanted:
+            os.fchmod(fd, wanted)
+    finally:
+        os.close(fd)
+
+
+def make_directories(path: str, *, umask: int | None = None) -> None:
+    """Create a directory for good, and what is missing above it; `umask` as above. Raises OSError."""
     path = path.rstrip("/") or "/"
     if os.path.isdir(path):
         return
     try:
-        make_directory(path)
+        make_directory(path, umask=umask)
     except FileNotFoundError:
         above = os.path.dirname(path)
         if not above:  # a relative path whose working directory is gone
             raise
-        make_directories(above)
-        make_directory(path)
+        make_directories(above, umask=umask)
+        make_directory(path, umask=umask)
 
 
 @contextmanager

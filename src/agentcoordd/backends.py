@@ -1,5 +1,6 @@
 """The backends that leases are kept on, opened once each, and how work on them is done beside an event loop."""
 
+import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from types import TracebackType
@@ -9,11 +10,12 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 import anyio.to_thread
+from anyio import CapacityLimiter
 from msgspec import Struct
 
 from agentcoord.errors import Rejected, StoreError, UsageError
 from agentcoord.settings.selection import Secret, Selection, redact
-from agentcoord.stores.base import Store
+from agentcoord.stores.base import Behalf, Store
 from agentcoord.stores.opening import open_root, open_store
 from agentcoord.stores.opening import settle as settled
 
@@ -69,7 +71,10 @@ class Aside(Protocol):
 
 
 class OpenBackends:
-    """Keeps stores open. Work on local files is done in a few threads of its own, the rest is awaited.
+    """Keeps stores open. Work on local files is done in a few threads for each root, the rest is awaited.
+
+    A file system that hangs holds up its own root's threads and nobody else: who gave up waiting for one is free, and
+    what that thread does when it can go on is to change nothing.
 
     `serves` says which backends may be used, `token_of` gives the token of a URL: it is asked again after the
     server has turned one down.
@@ -82,7 +87,7 @@ class OpenBackends:
         self._serves = serves
         self._token_of = token_of
         self._open: dict[HttpBackend, tuple[AsyncExitStack, Store]] = {}
-        self._threads = anyio.CapacityLimiter(_THREADS)
+        self._threads: dict[str, _Threads] = {}
         self._aside = anyio.CapacityLimiter(_THREADS)
 
     async def __aenter__(self) -> Self:
@@ -105,8 +110,8 @@ class OpenBackends:
     async def perform(self, backend: Backend, deed: Deed[_T], *, settle: bool = True) -> _T:
         """Do a deed with the open store. Raises CoordError as the deed does, or when it cannot be opened."""
         if isinstance(backend, LocalBackend):
-            local = open_root(backend.root, settle=settle)
-            return await anyio.to_thread.run_sync(lambda: settled(deed(local)), limiter=self._threads)
+            threads = self._threads.setdefault(backend.root, _Threads(backend.root))
+            return await threads.perform(deed, settle=settle)
         store = await self._store(backend)
         try:
             return await deed(store)
@@ -182,3 +187,61 @@ async def _heed(work: anyio.CancelScope) -> None:
             work.cancel()
             return
         await anyio.sleep(_HEED)
+
+
+class _Threads:
+    """The threads that work on one root."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._limiter = CapacityLimiter(_THREADS)
+        self._lock = threading.Lock()
+        self._stuck = 0
+
+    async def perform(self, deed: Deed[_T], *, settle: bool) -> _T:
+        """Do a deed in a thread. Raises StoreError as it does, and when all threads hang already."""
+        if self._stuck >= _THREADS:
+            raise StoreError(f"state root does not answer: {self._root}")
+        work = _Work(self)
+        store = open_root(self._root, settle=settle, behalf=Behalf(require_wanted=work.require_wanted))
+        try:
+            return await anyio.to_thread.run_sync(work.do, deed, store, abandon_on_cancel=True, limiter=self._limiter)
+        except BaseException:
+            work.abandon()
+            raise
+
+    def count(self, more: int) -> None:
+        """Count threads that nobody waits for."""
+        with self._lock:
+            self._stuck += more
+
+
+class _Work:
+    """One deed in a thread, which whoever wanted it may give up waiting for."""
+
+    def __init__(self, threads: _Threads) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._at_work = self._abandoned = False
+
+    def require_wanted(self) -> None:
+        if self._abandoned:
+            raise StoreError("nothing more was written: it took too long")
+
+    def do(self, deed: Deed[_T], store: Store) -> _T:
+        with self._lock:
+            self.require_wanted()
+            self._at_work = True
+        try:
+            return settled(deed(store))
+        finally:
+            with self._lock:
+                self._at_work = False
+                if self._abandoned:
+                    self._threads.count(-1)
+
+    def abandon(self) -> None:
+        with self._lock:
+            self._abandoned = True
+            if self._at_work:
+                self._threads.count(+1)

@@ -18,6 +18,7 @@ from anyio.abc import TaskGroup
 from msgspec import Struct
 
 from agentcoord.cli import app
+from agentcoord.cli.waiting import try_wakeups
 from agentcoord.errors import CoordError, Exit, StoreError, UsageError
 from agentcoord.files import cause_of
 from agentcoord.protocol.retention import Policy
@@ -99,6 +100,10 @@ def run(options: Options, env: Mapping[str, str]) -> int:
     given = given_socket(env)
     path = socket_path(runtime_directory(env, uid), uid) if given is None else str(given.getsockname())
     raise_limit(_DESCRIPTORS)  # fewer will do: who cannot be watched is looked at now and then
+    try:
+        try_wakeups()
+    except OSError as error:
+        raise StoreError(f"the daemon cannot run here: no event loop: {cause_of(error)}") from error
     os.chdir("/")  # never at work inside somebody's repository
     listener = open_listener(path, uid, given)
     try:
@@ -131,6 +136,8 @@ async def _serve(
 ) -> int:
     daemon = _Daemon(options, env, configuration, listener, tally, state)
     await daemon.run()
+    if daemon.fault is not None:
+        raise daemon.fault
     return daemon.exit
 
 
@@ -148,6 +155,9 @@ class _Daemon:
     ) -> None:
         self._state, self._state_identity = state, identity_at(state)
         self.exit: int = Exit.OK
+        self.fault: CoordError | None = None
+        """Why it could not begin: whoever started it reads that on stderr, wherever the log is."""
+        self._begun, self._log_file = False, options.log_file
         self._listener, self._tally = listener, tally
         self._notifier = Notifier(env)
         self._ending = anyio.Event()
@@ -204,10 +214,15 @@ class _Daemon:
                 services.cancel_scope.cancel()
         except* Exception as errors:
             for error in _flat(errors):
+                if not self._begun and isinstance(error, CoordError):
+                    self.fault = error
+                    if not self._log_file:
+                        continue
                 unexpected = None if isinstance(error, CoordError) else error
                 log.error("the daemon ends: %s", error, exc_info=unexpected)  # noqa: TRY400 - most are no surprise
             self.exit = Exit.UNKNOWN
-        log.info("ended pid=%d", os.getpid())
+        if self._begun:
+            log.info("ended pid=%d", os.getpid())
 
     def _keeper(self, backends: Backends, roster: Roster, services: TaskGroup) -> Keeper:
         """Make what keeps leases, and offer it to callers. Nothing is kept before it runs."""
@@ -254,6 +269,7 @@ class _Daemon:
 
     async def _accept(self, hall: Hall) -> None:
         self._notifier.tell("READY=1", f"STATUS=listening on {self._listener.path}")
+        self._begun = True
         log.info("listening on %s pid=%d version=%s", self._listener.path, os.getpid(), VERSION)
 
         def admit() -> bool:

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from agentcoord.errors import StoreError
+from agentcoord.files import cause_of
 from agentcoord.protocol.instants import parse
 from agentcoord.protocol.keeping import Lane
 from agentcoordd.backends import Backend
@@ -149,4 +150,4 @@ def _reported(path: str) -> Generator[None]:
     except sqlite3.Error as error:
         raise StoreError(f"daemon database cannot be used: {path}: {error}; move it away and start again") from error
     except OSError as error:
-        raise StoreError(f"daemon database cannot be used: {path}: {error.strerror or error}") from error
+        raise StoreError(f"daemon database cannot be used: {path}: {cause_of(error)}") from error

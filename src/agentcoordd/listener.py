@@ -228,7 +228,10 @@ def _require_socket(path: str, uid: int) -> None:
 
 
 def _bind(path: str) -> socket.socket:
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    except OSError as error:
+        raise StoreError(f"cannot listen on {path}: no socket can be made: {cause_of(error)}") from error
     before = os.umask(0o177)  # from the first moment on; nothing else runs yet in this process
     try:
         listening.bind(path)

@@ -1,14 +1,16 @@
 """Which processes there are, and when one of them ends.
 
 A process is known by its number and its start time together, since numbers come again. On Linux its end is told by a
-pidfd; where there is none to be had, its start time is looked at every second. A stopped process is not a dead one,
-a process that nobody has waited for yet is.
+pidfd, on macOS by a kqueue; where there is none to be had, its start time is looked at every second. A stopped process
+is not a dead one, a process that nobody has waited for yet is.
 """
 
 import os
+import select
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from types import MappingProxyType
 from typing import Protocol
 
@@ -66,9 +68,9 @@ class Processes(Protocol):
 class SystemProcesses:
     """The processes of this machine, by `/proc` where there is one, else by `/bin/ps`."""
 
-    def __init__(self, *, poll: float = _POLL, pidfds: bool = True) -> None:
+    def __init__(self, *, poll: float = _POLL, told: bool = True) -> None:
         self._poll = poll
-        self._pidfds = pidfds and hasattr(os, "pidfd_open")
+        self._told = told
         self._boot = _boot_id()
 
     def find(self, pid: int) -> Watched | None:
@@ -98,28 +100,54 @@ class SystemProcesses:
 
     async def exited(self, process: Watched) -> None:
         """Wait until a process is over; return at once when it already is."""
-        descriptor = self._open(process.pid)
-        if descriptor is None:
-            while self.lives(process):  # noqa: ASYNC110 - there is nothing that would tell
-                await anyio.sleep(self._poll)
-            return
-        try:
+        with _telling(process.pid) if self._told else nullcontext() as descriptor:
+            if descriptor is None:
+                while self.lives(process):  # noqa: ASYNC110 - there is nothing that would tell
+                    await anyio.sleep(self._poll)
             # Looked at after the descriptor was opened: it then is this process's, or the process is over.
-            if self.lives(process):
+            elif self.lives(process):
                 await anyio.wait_readable(descriptor)
-        finally:
-            os.close(descriptor)
-
-    def _open(self, pid: int) -> int | None:
-        if sys.platform != "linux" or not self._pidfds:
-            return None
-        try:
-            return os.pidfd_open(pid)
-        except OSError:  # over already, no descriptors left, or a system without them: looking will tell
-            return None
 
     def _see(self, pid: int) -> Seen | None:
         return _from_proc(pid, self._boot) if sys.platform == "linux" else _from_ps(pid)
+
+
+if sys.platform == "darwin":  # not tried yet: nobody who works on this has one
+
+    @contextmanager
+    def _telling(pid: int) -> Generator[int | None]:
+        """Hold open what becomes readable when a process ends; None where looking has to do."""
+        try:
+            queue = select.kqueue()
+        except OSError:
+            yield None
+            return
+        try:
+            flags = select.KQ_EV_ADD | select.KQ_EV_ONESHOT
+            wanted = select.kevent(pid, select.KQ_FILTER_PROC, flags, select.KQ_NOTE_EXIT)
+            try:
+                queue.control([wanted], 0)
+            except OSError:  # over already, or somebody else's
+                yield None
+            else:
+                yield queue.fileno()
+        finally:
+            queue.close()
+
+else:
+
+    @contextmanager
+    def _telling(pid: int) -> Generator[int | None]:
+        """Hold open what becomes readable when a process ends; None where looking has to do."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except (OSError, AttributeError):  # over already, no descriptors left, or a system without them
+            yield None
+            return
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
 
 
 def _from_proc(pid: int, boot: str) -> Seen | None:

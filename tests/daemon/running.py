@@ -37,7 +37,11 @@ class Caller:
 
     def __init__(self, path: str | Path) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.connect(str(path))  # waits its turn, which a socket with a timeout would not
+        try:
+            self.socket.connect(str(path))  # waits its turn, which a socket with a timeout would not
+        except OSError:
+            self.socket.close()
+            raise
         self.socket.settimeout(PATIENCE)
         self.lines = self.socket.makefile("rb")
 

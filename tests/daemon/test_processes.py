@@ -22,9 +22,9 @@ def required(processes: SystemProcesses, pid: int) -> Watched:
     return found
 
 
-@pytest.mark.parametrize("pidfds", WATCHERS)
-async def test_an_end_is_noticed_although_nobody_waited_for_the_child(pidfds: bool) -> None:
-    processes = SystemProcesses(poll=0.01, pidfds=pidfds)
+@pytest.mark.parametrize("told", WATCHERS)
+async def test_an_end_is_noticed_although_nobody_waited_for_the_child(told: bool) -> None:
+    processes = SystemProcesses(poll=0.01, told=told)
     with sleeping() as child:
         watched = required(processes, child.pid)
         assert processes.lives(watched)
@@ -38,9 +38,9 @@ async def test_an_end_is_noticed_although_nobody_waited_for_the_child(pidfds: bo
     await processes.exited(watched)
 
 
-@pytest.mark.parametrize("pidfds", WATCHERS)
-async def test_a_stopped_process_is_not_over(pidfds: bool) -> None:
-    processes = SystemProcesses(poll=0.001, pidfds=pidfds)
+@pytest.mark.parametrize("told", WATCHERS)
+async def test_a_stopped_process_is_not_over(told: bool) -> None:
+    processes = SystemProcesses(poll=0.001, told=told)
     with sleeping() as child:
         watched = required(processes, child.pid)
         os.kill(child.pid, signal.SIGSTOP)
@@ -52,9 +52,9 @@ async def test_a_stopped_process_is_not_over(pidfds: bool) -> None:
         os.kill(child.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("pidfds", WATCHERS)
-async def test_a_number_that_came_again_is_another_process(pidfds: bool) -> None:
-    processes = SystemProcesses(poll=0.01, pidfds=pidfds)
+@pytest.mark.parametrize("told", WATCHERS)
+async def test_a_number_that_came_again_is_another_process(told: bool) -> None:
+    processes = SystemProcesses(poll=0.01, told=told)
     with sleeping() as child:
         now = required(processes, child.pid)
         before = Watched(child.pid, now.started + "0")

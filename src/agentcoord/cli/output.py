@@ -9,6 +9,7 @@ from msgspec import Struct, field
 from agentcoord.errors import Exit
 from agentcoord.files import discreet
 from agentcoord.protocol.documents import Document
+from agentcoord.stores.base import OWN, Behalf
 
 
 class Terminal(Struct, frozen=True):
@@ -29,7 +30,8 @@ class Invocation(Struct, frozen=True):
 
     `cwd` is empty when the caller's working directory was removed. `stdin` and `read_file` give
     bytes and raise OSError; `now` answers in UTC; `random` gives that many bytes. `program` is the
-    absolute path of the command, for `bootstrap`, and `node` what the machine calls itself.
+    absolute path of the command, for `bootstrap`, and `node` what the machine calls itself. `behalf` is the caller as
+    one for whom records are changed.
 
     Whose command it is may be another process: then reading is waited for. In the caller's own process it never is.
     """
@@ -44,6 +46,9 @@ class Invocation(Struct, frozen=True):
     program: str = "agent-coord"
     node: str = ""
     terminal: Terminal = Terminal()
+    behalf: Behalf = OWN
+    again: bool = False
+    """Whether a daemon was lost with this command, which so is run with the same clock and chance once more."""
     own: bool = False
     """Whether this is the caller's own process, all of it for this one command: `run` starts a program in no other."""
 

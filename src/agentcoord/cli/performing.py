@@ -40,7 +40,7 @@ def flags_of(words: Words) -> Flags:
 @asynccontextmanager
 async def _context(settings: Settings, invocation: Invocation, output: Output) -> AsyncGenerator[Context]:
     """Open the selected store for an operation, whose notices go where this command's lines go."""
-    async with open_store(settings.selected, invocation.cwd, invocation.env) as store:
+    async with open_store(settings.selected, invocation.cwd, invocation.env, invocation.behalf) as store:
         yield Context(
             store=store,
             now=invocation.now,
@@ -48,6 +48,7 @@ async def _context(settings: Settings, invocation: Invocation, output: Output) -
             identity=settings.identity,
             notices=output.stderr,
             asked=output.asked,
+            again=invocation.again,
         )
 
 
@@ -237,7 +238,7 @@ async def _log(words: Words, settings: Settings, invocation: Invocation, output:
     if request.sync:
         root = absolute(_mirror_root(settings, invocation), invocation.cwd)
         async with _context(settings, invocation, output) as context:
-            synced = await sync_mirror(context, request, root)
+            synced = await sync_mirror(context, request, root, umask=invocation.behalf.umask)
         render_sync(synced, output, json=json)
         return
     async with _context(settings, invocation, output) as context:
@@ -301,6 +302,7 @@ async def _gc(words: Words, settings: Settings, invocation: Invocation, output: 
             output,
             sync_first=sync_first,
             notices=notices,
+            umask=invocation.behalf.umask,
         )
     _hint_at_root(settings, invocation, output)
     render_retention(result, output, json=words.flag("json"), synced=synced)

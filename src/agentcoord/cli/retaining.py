@@ -19,6 +19,7 @@ async def collect(
     *,
     sync_first: bool,
     notices: bool,
+    umask: int | None = None,
 ) -> tuple[Retention, Synced | None]:
     """Do one round of retention; with `sync_first`, not before the mirror has all of the trail.
 
@@ -29,7 +30,7 @@ async def collect(
 
     async def sync() -> None:
         nonlocal synced
-        synced = await sync_mirror(context, TrailRequest(sync=True), mirror_root(), afresh=True)
+        synced = await sync_mirror(context, TrailRequest(sync=True), mirror_root(), afresh=True, umask=umask)
 
     result = await retain(context, request, first=sync if sync_first else None, telling=notices and not sync_first)
     if result.dropped and (lacking := _lacking(result, mirror_root)) is not None and lacking.count:

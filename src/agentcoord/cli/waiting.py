@@ -65,20 +65,23 @@ def _handlers() -> dict[int, Callable[[int, FrameType | None], Any]]:
 
 
 def _run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    _require_wakeups()
+    try:
+        try_wakeups()
+    except OSError as error:
+        raise StoreError(f"no remote backend can be asked from here: no event loop: {error.strerror}") from error
     with asyncio.Runner() as runner:
         runner.get_loop().set_default_executor(_Aside(thread_name_prefix="names"))
         runner.run(steps())
 
 
-def _require_wakeups() -> None:
-    """Try what a loop is made of: one that fails half-way, as in a sandbox, complains when it is thrown away."""
-    try:
-        with DefaultSelector():
-            for end in socket.socketpair():
-                end.close()
-    except OSError as error:
-        raise StoreError(f"no remote backend can be asked from here: no event loop: {error.strerror}") from error
+def try_wakeups() -> None:
+    """Try what a loop is made of: one that fails half-way, as in a sandbox, complains when it is thrown away.
+
+    Raises OSError.
+    """
+    with DefaultSelector():
+        for end in socket.socketpair():
+            end.close()
 
 
 class _Aside(ThreadPoolExecutor):

@@ -14,7 +14,8 @@ from agentcoord.stores.base import Store, Stored
 class Context(Struct, frozen=True):
     """A store, a clock, chance and the writer's identity; notices are collected, not printed.
 
-    `now` answers in UTC, `random` gives that many bytes.
+    `now` answers in UTC, `random` gives that many bytes. `again` tells that the same was begun before, in a daemon that
+    was lost, with the same answers of both: names that are made of them may then be taken, and by nobody else.
     """
 
     store: Store
@@ -24,6 +25,7 @@ class Context(Struct, frozen=True):
     notices: list[str] = field(default_factory=list[str])
     asked: list[Document] = field(default_factory=list[Document])
     """Requests for attention that were written, as they now stand, for whoever tells others of them."""
+    again: bool = False
 
 
 async def read_object(store: Store, path: str, kind: str) -> tuple[Document, Stored] | None:

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from agentcoord.errors import Conflict, CoordError, StoreError
+from agentcoord.errors import Conflict, CoordError, Defect, StoreError, Unreadable
 from agentcoord.operations.context import Context
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.events import ID_BYTES, Said, build_event, event_id, require_event
@@ -21,7 +21,8 @@ class Recorded(Struct, frozen=True):
 async def record_event(context: Context, said: Said, extra: Document | None = None) -> Recorded:
     """Record an ordinary event. Nothing is read for it, so a token that may only write will do, unless something
     has its name already: what stands there just as it would be written is the work of this very command, which was
-    begun in a daemon and is run again with the same instant and chance.
+    begun in a daemon and is run again with the same instant and chance. So is, in such a second run, what this token
+    may not read: chance gives no name of a stranger's twice.
 
     Raises UsageError for an invalid event, StoreError when it is not certain to be stored.
     """
@@ -45,7 +46,9 @@ async def record_event(context: Context, said: Said, extra: Document | None = No
 async def _stands(context: Context, path: str, record: Document) -> bool:
     try:
         stored = await context.store.read(path)
-    except CoordError:  # not to be read with this token, or no record at all: then it is not known to be ours
+    except Unreadable as error:
+        return context.again and error.defect == Defect.FORBIDDEN
+    except CoordError:  # then it is not known to be ours
         return False
     return stored is not None and stored.document == record
 

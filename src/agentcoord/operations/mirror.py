@@ -42,13 +42,19 @@ class Lacking(Struct, frozen=True):
 
 
 async def sync_mirror(
-    context: Context, request: TrailRequest, root: str, *, afresh: bool = False, wait: float = LOCK_WAIT
+    context: Context,
+    request: TrailRequest,
+    root: str,
+    *,
+    afresh: bool = False,
+    wait: float = LOCK_WAIT,
+    umask: int | None = None,
 ) -> Synced:
     """Merge the whole trail into the mirror below `root`, an absolute path; the state itself is only read.
 
     `afresh` has every record read, also those that the mirror is known to have. Raises StoreError for a trail that
     is not known to be complete, and when the mirror cannot be written: Busy when somebody else has been syncing for
-    `wait` seconds.
+    `wait` seconds. A new mirror has the modes that `umask` leaves, or this process's own.
     """
     above = root.rstrip("/") or "/"
     path = f"{root.rstrip('/')}/{MIRROR}"
@@ -62,7 +68,8 @@ async def sync_mirror(
         if isinstance(store, Marking):
             skimming = Skimming(store, known, now, include_synthetic=request.include_synthetic)
         lines = await read_lines(context, request, line_of, skimming)
-        added = _change(path, above, lines, known, None if skimming is None else skimming.made(), wait)
+        made = None if skimming is None else skimming.made()
+        added = _change(path, above, lines, known, made, wait=wait, umask=umask)
         if added is not None:
             return Synced(added, path)
         # What was skipped need not be in this mirror.
@@ -71,11 +78,18 @@ async def sync_mirror(
 
 
 def _change(
-    path: str, above: str, lines: list[str], known: Mirrored | None, made: Mirrored | None, wait: float
+    path: str,
+    above: str,
+    lines: list[str],
+    known: Mirrored | None,
+    made: Mirrored | None,
+    *,
+    wait: float,
+    umask: int | None,
 ) -> int | None:
     """Bring lines into the mirror and count the new ones; None when the mirror is not the one that is known."""
     try:
-        with changing(path, wait=wait) as change:
+        with changing(path, wait=wait, umask=umask) as change:
             stamp = change.stamp()
             if known is not None and stamp != known.stamp:
                 return None
@@ -86,7 +100,7 @@ def _change(
                 if made != known and (any(made.events.values()) or any(made.claims.values())):
                     # Without it the next sync only reads more.
                     with suppress(OSError):
-                        write_mirrored(above, made)
+                        write_mirrored(above, made, umask=umask)
             return added
     except OSError as error:
         raise _unwritable(path, error) from error

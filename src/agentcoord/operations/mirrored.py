@@ -168,10 +168,10 @@ def read_mirrored(above: str) -> Mirrored | None:
         return None
 
 
-def write_mirrored(above: str, mirrored: Mirrored) -> None:
-    """Keep what is known. Raises OSError."""
+def write_mirrored(above: str, mirrored: Mirrored, *, umask: int | None = None) -> None:
+    """Keep what is known; `umask` as for `make_directory`. Raises OSError."""
     with opened_directory(above) as directory:
-        make_directory(CACHE, directory=directory)
+        make_directory(CACHE, directory=directory, umask=umask)
         cache = os.open(CACHE, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=directory)
     try:
         replace_durably(NAME, msgspec.json.encode(mirrored), mode=0o600, directory=cache)

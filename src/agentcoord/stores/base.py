@@ -34,6 +34,25 @@ class Stored(Struct, frozen=True):
         return sha256(self.source).hexdigest()
 
 
+def _wanted() -> None:
+    """Nobody else is asked: whoever writes here wants it done."""
+
+
+class Behalf(Struct, frozen=True):
+    """For whom a store is changed, where that is another process.
+
+    `umask` is that process's, for new files; None: this one's own counts. `require_wanted` is called right before each
+    change, and raises StoreError when nobody waits for it any more: then it is not made.
+    """
+
+    umask: int | None = None
+    require_wanted: Callable[[], None] = _wanted
+
+
+OWN = Behalf()
+"""What a process does for itself."""
+
+
 class Listing(Struct, frozen=True):
     """The records below a prefix, sorted by path.
 

@@ -16,7 +16,7 @@ from agentcoord.protocol.documents import canonical, decode, encode
 from agentcoord.protocol.paths import is_record, require_safe
 from agentcoord.settings.environment import Env
 from agentcoord.settings.selection import Secret
-from agentcoord.stores.base import Decode, Listing, Stored, Version
+from agentcoord.stores.base import OWN, Behalf, Decode, Listing, Stored, Version
 from agentcoord.stores.httpaddress import base_of
 from agentcoord.stores.httpexchange import LARGEST_ANSWER, PATIENCE, Answer, Exchange, Patience, Unanswered
 from agentcoord.stores.httpwire import (
@@ -54,7 +54,9 @@ class HttpStore:
         env: Env = _NO_ENV,
         patience: Patience = PATIENCE,
         largest: int = LARGEST_ANSWER,
+        behalf: Behalf = OWN,
     ) -> None:
+        self._behalf = behalf
         self._base = base_of(url)
         self._token = token
         self._patience = patience
@@ -90,6 +92,7 @@ class HttpStore:
         content = _content(path, document)
         condition = {"If-None-Match": "*"} if version is None else {"If-Match": version}
         headers = condition | {"Content-Type": "application/json"}
+        self._behalf.require_wanted()
         try:
             answer = await self._exchange.ask("PUT", self._base.record(path), headers=headers, content=content)
         except Unanswered as error:
@@ -109,6 +112,7 @@ class HttpStore:
         When the answer is lost and the record is gone, it counts as removed, whoever did it.
         """
         _require_spelled(path)
+        self._behalf.require_wanted()
         try:
             answer = await self._exchange.ask("DELETE", self._base.record(path), headers={"If-Match": version})
         except Unanswered as error:

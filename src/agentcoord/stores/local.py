@@ -11,7 +11,7 @@ from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageErr
 from agentcoord.files import LOCK_WAIT, cause_of, printable, release_lock, remove_durably, replace_durably, take_lock
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
-from agentcoord.stores.base import Decode, Listing, Marks, Stored, Version, require_few
+from agentcoord.stores.base import OWN, Behalf, Decode, Listing, Marks, Stored, Version, require_few
 from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load
 
 if TYPE_CHECKING:
@@ -24,11 +24,20 @@ class LocalStore:
     Methods are coroutines only to keep the promise of a Store: they do their I/O where they stand and
     never suspend, so the in-process command line drives them without an event loop. A write may wait
     up to `lock_wait` seconds for another writer of the same record. Without `settle` a power failure, and
-    nothing else, may undo a write: enough for what is written again and again, at half the price.
+    nothing else, may undo a write: enough for what is written again and again, at half the price. `behalf` is whoever
+    has it written.
     """
 
-    def __init__(self, root: str | os.PathLike[str], *, lock_wait: float = LOCK_WAIT, settle: bool = True) -> None:
-        self._tree = Tree(os.fspath(root))
+    def __init__(
+        self,
+        root: str | os.PathLike[str],
+        *,
+        lock_wait: float = LOCK_WAIT,
+        settle: bool = True,
+        behalf: Behalf = OWN,
+    ) -> None:
+        self._tree = Tree(os.fspath(root), umask=behalf.umask)
+        self._behalf = behalf
         self._lock_wait = lock_wait
         self._settle = settle
 
@@ -73,10 +82,12 @@ class LocalStore:
                 lock = take_lock(self._tree.base + path, directory=directory, wait=self._lock_wait)
                 try:
                     mode = _require_version(path, directory, version)
+                    self._behalf.require_wanted()  # the lock may have been waited for, and this process stopped
                     if data is None:
                         remove_durably(path, directory=directory)
                     else:
-                        replace_durably(path, data, mode=mode, directory=directory, settle=self._settle)
+                        umask = self._behalf.umask
+                        replace_durably(path, data, mode=mode, umask=umask, directory=directory, settle=self._settle)
                 finally:
                     release_lock(lock)
             finally:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 from agentcoord.errors import StoreError
 from agentcoord.settings.environment import API_TOKEN, Env
 from agentcoord.settings.selection import Selection
-from agentcoord.stores.base import Store
+from agentcoord.stores.base import OWN, Behalf, Store
 from agentcoord.stores.local import LocalStore
 
 _T = TypeVar("_T")
@@ -33,20 +33,20 @@ def settle(steps: Coroutine[Any, Any, _T]) -> _T:
 
 
 @asynccontextmanager
-async def open_store(selection: Selection, cwd: str, env: Env) -> AsyncGenerator[Store]:
+async def open_store(selection: Selection, cwd: str, env: Env, behalf: Behalf = OWN) -> AsyncGenerator[Store]:
     """Open the selected backend, and close it at the end. Raises CoordError for one that cannot be opened.
 
     A relative root is taken from `cwd`, the caller's working directory; proxies and certificates of a remote backend,
-    and the place of gh, from `env`, the caller's environment.
+    and the place of gh, from `env`, the caller's environment. `behalf` is who has the changes made.
     """
-    if (local := open_local(selection, cwd)) is not None:
+    if (local := open_local(selection, cwd, behalf)) is not None:
         yield local
     elif selection.kind == "http":
         from agentcoord.stores.http import HttpStore  # a library that commands on local files need not wait for
 
         if selection.token is None:
             raise StoreError(f"{API_TOKEN} is required when using the HTTP backend")
-        store = HttpStore(selection.url or "", selection.token, env=env)
+        store = HttpStore(selection.url or "", selection.token, env=env, behalf=behalf)
         try:
             yield store
         finally:
@@ -70,16 +70,16 @@ def _open_github(repo: str, ref: str, env: Env) -> Store:
     return GithubStore(repo, ref, Gh(env))
 
 
-def open_local(selection: Selection, cwd: str) -> LocalStore | None:
+def open_local(selection: Selection, cwd: str, behalf: Behalf = OWN) -> LocalStore | None:
     """Open the selected state root for what only files can tell; None when another kind is selected."""
     if selection.kind != "local" or selection.root is None:
         return None
-    return open_root(absolute(selection.root, cwd))
+    return open_root(absolute(selection.root, cwd), behalf=behalf)
 
 
-def open_root(path: str, *, settle: bool = True) -> LocalStore:
-    """Open a state root by its absolute path; `settle` as for `LocalStore`."""
-    return LocalStore(path, settle=settle)
+def open_root(path: str, *, settle: bool = True, behalf: Behalf = OWN) -> LocalStore:
+    """Open a state root by its absolute path; `settle` and `behalf` as for `LocalStore`."""
+    return LocalStore(path, settle=settle, behalf=behalf)
 
 
 def absolute(path: str, cwd: str) -> str:

@@ -43,10 +43,11 @@ _OURS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 class Tree:
     """The files below one root. Paths are relative to it and safe already."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, *, umask: int | None = None) -> None:
         if not root:
             raise StoreError("state root is empty")
         self.root = root
+        self._umask = umask
         self.base = root.rstrip("/") + "/"
 
     # -- one file
@@ -148,7 +149,7 @@ class Tree:
     def create_root(self) -> None:
         """Create the root and what is missing above it. Raises StoreError."""
         try:
-            make_directories(self.root)
+            make_directories(self.root, umask=self._umask)
         except (FileExistsError, NotADirectoryError) as error:
             raise self._no_directory() from error
         except OSError as error:
@@ -227,7 +228,7 @@ class Tree:
                         done, directory = directory, -1
                         os.close(done)
                         return None
-                    make_directory(part, directory=directory)
+                    make_directory(part, directory=directory, umask=self._umask)
                     below = os.open(part, _BELOW_FLAGS, dir_fd=directory)
                 # Named anew before it is closed: a signal in between must not make the cleanup close it twice.
                 done, directory = directory, below

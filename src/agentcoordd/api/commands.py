@@ -1,7 +1,9 @@
 """`cli.run`: one command line, run here for a caller who keeps its own files, clock and chance.
 
 Two phases: what the command would do is found out and `accepted`; it is done only when the caller says `go`. So a
-caller who gave up waiting knows that nothing was done, and can do it itself.
+caller who gave up waiting knows that nothing was done, and can do it itself. Whoever gives up after that runs the
+command again; so before each change it is looked whether the caller is still there, since this process may have been
+stopped in between.
 """
 
 import codecs
@@ -21,8 +23,10 @@ from agentcoord.cli.chance import stream
 from agentcoord.cli.output import Invocation, Terminal
 from agentcoord.cli.output import Output as Said
 from agentcoord.cli.run import Chosen, Vast, run_for
+from agentcoord.errors import StoreError
 from agentcoord.files import printable
 from agentcoord.protocol.documents import Document
+from agentcoord.stores.base import Behalf
 from agentcoord.wire import API
 from agentcoordd.api.dispatch import Caller, Method, Refused, Session, hearing
 from agentcoordd.api.messages import About, Command, Content, Exited, Fault, Output, Read
@@ -146,7 +150,21 @@ class Commands:
         try:
             yield
         finally:
+            run.wanted.over = True
             self._running.discard(run)
+
+
+class Wanted:
+    """Whether somebody waits for what is done; a thread may still be at work when nobody does any more."""
+
+    def __init__(self, session: Session | None) -> None:
+        self._session = session
+        self.over = False
+
+    def require(self) -> None:
+        """Raise StoreError where a change would be made for nobody."""
+        if self.over or (self._session is not None and not self._session.standing()):
+            raise StoreError("nothing more was written: whoever called is gone, and may run the command again")
 
 
 class _Run:
@@ -161,6 +179,7 @@ class _Run:
         self._go = anyio.Event()
         self._readings: dict[int, _Reading] = {}
         self.backend: Backend | None = None
+        self.wanted = Wanted(self._session)
 
     def invocation(self) -> Invocation:
         """Describe the command as its caller would run it."""
@@ -181,6 +200,7 @@ class _Run:
                 colour=command.terminal.colour,
                 notices=command.terminal.notices,
             ),
+            behalf=Behalf(umask=command.umask, require_wanted=self.wanted.require),
         )
 
     async def agree(self, chosen: Chosen | None) -> None:

@@ -7,6 +7,8 @@ Nothing here waits for a reader: what it does not take is kept up to a limit, an
 import asyncio
 import json
 import logging
+import select
+import threading
 from collections.abc import Callable
 from time import monotonic
 from typing import Any, cast
@@ -17,8 +19,8 @@ from anyio.abc import TaskGroup
 from msgspec import UNSET, Struct, UnsetType
 
 from agentcoord.cli.output import one_line
-from agentcoord.cli.run import settle
 from agentcoord.errors import CoordError
+from agentcoord.stores.opening import settle
 from agentcoord.wire import FRAME_BYTES
 from agentcoordd.api.dispatch import Caller, Gone, Method, Refused, Registry, Tally
 from agentcoordd.api.messages import (
@@ -49,6 +51,9 @@ _HIGH, _LOW = 1024 * 1024, 256 * 1024
 _KEPT_BYTES = 64 * 1024 * 1024
 """What all unfinished frames may hold together."""
 _NOTIFIED: dict[str, type[About | Content]] = {"go": About, "cancel": About, "content": Content}
+
+_LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
+"""What tells of a caller that hung up, also while what it sent before is still unread."""
 
 _decode = msgspec.json.Decoder(Incoming).decode
 _encode = msgspec.json.Encoder().encode
@@ -100,6 +105,8 @@ class Connection(asyncio.Protocol):
     def __init__(self, peer: Peer, hall: Hall) -> None:
         self._peer, self._hall = peer, hall
         self._transport: asyncio.Transport | None = None
+        self._open = threading.Lock()
+        """Held while the descriptor must not be closed."""
         self._pending: list[bytes] = []
         self._pending_bytes = 0
         self._pending_since = 0.0
@@ -124,7 +131,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End what the caller began: nobody is left to hear of it."""
         del exc
-        self._transport = None
+        with self._open:
+            self._transport = None
         self._forget_pending()
         self._hall.leave(self)
         self._room.set()
@@ -184,6 +192,15 @@ class Connection(asyncio.Protocol):
     def congested(self) -> bool:
         """Whether the caller is behind with reading."""
         return self._full_since is not None or self._transport is None
+
+    def standing(self) -> bool:
+        """Tell whether the caller is still there. The loop may not have looked yet, if this process was stopped."""
+        with self._open:
+            if self._transport is None or self._transport.is_closing():
+                return False
+            looking = select.poll()
+            looking.register(self._transport.get_extra_info("socket").fileno(), _LEFT)
+            return not looking.poll(0)
 
     def notify(self, method: str, params: Struct) -> None:
         """Say something that nobody answers."""

@@ -37,6 +37,10 @@ class Session(Protocol):
         """Whether what was said waits for the caller to read it."""
         ...
 
+    def standing(self) -> bool:
+        """Tell whether the caller is still there, as the system says at this moment. For any thread."""
+        ...
+
     def notify(self, method: str, params: Struct) -> None:
         """Say something that nobody answers. Never waits; says nothing once the caller is gone."""
         ...

@@ -174,7 +174,10 @@ class Surface(Struct, frozen=True):
 
 
 class Command(Struct, frozen=True):
-    """One command line, as its caller would run it: `now` and `seed` (32 bytes, in hex) stand for clock and chance."""
+    """One command line, as its caller would run it: `now` and `seed` (32 bytes, in hex) stand for clock and chance.
+
+    Without `umask` new files get the modes that the daemon's own leaves.
+    """
 
     api: int
     argv: list[str]
@@ -186,6 +189,7 @@ class Command(Struct, frozen=True):
     terminal: Surface = Surface()
     program: str = "agent-coord"
     node: str = ""
+    umask: Annotated[int, Meta(ge=0, le=0o777)] | None = None
 
 
 class Exited(Struct, frozen=True):

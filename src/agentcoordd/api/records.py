@@ -28,7 +28,6 @@ from agentcoord.cli.render.records import facts_of_closing
 from agentcoord.cli.render.standing import facts_of_standing
 from agentcoord.cli.render.status import facts_of_status
 from agentcoord.cli.render.trail import facts_of_trail
-from agentcoord.cli.run import settle
 from agentcoord.errors import ConfigError, StoreError, UsageError
 from agentcoord.files import discreet
 from agentcoord.operations.attention import get_attention, list_attention, resolve_attention, upsert_attention
@@ -48,11 +47,11 @@ from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.settings.environment import STATE_ROOT, WHITESPACE
 from agentcoord.settings.selection import Flags, Selection
 from agentcoord.settings.value import load
-from agentcoord.stores.base import Store
-from agentcoord.stores.opening import open_root
+from agentcoord.stores.base import Behalf, Store
+from agentcoord.stores.opening import open_root, settle
 from agentcoord.wire import FRAME_BYTES
 from agentcoordd.api import deeds
-from agentcoordd.api.commands import Commands
+from agentcoordd.api.commands import Commands, Wanted
 from agentcoordd.api.deeds import Looks, StatusTarget, Told, Writes, words_of
 from agentcoordd.api.dispatch import Caller, Method, Refused
 from agentcoordd.api.messages import Fault
@@ -109,12 +108,10 @@ class Records:
         params, results = deeds.PUBLISHED[deed.name]
 
         async def call(asked: Any, caller: Caller) -> Raw:
-            del caller
-            return await self._answer(deed, asked)
+            return await self._answer(deed, asked, caller)
 
         async def look(asked: StatusTarget, caller: Caller) -> Raw:
-            del caller
-            return await self._target(deed, asked)
+            return await self._target(deed, asked, caller)
 
         if deed.name == "status.target":
             return Method(deed.name, params, results[0], look, at_once=self._at_once)
@@ -122,12 +119,16 @@ class Records:
 
     # Any of them -----------------------------------------------------------------------------------
 
-    async def _answer(self, deed: _Deed, params: Looks) -> Raw:
+    async def _answer(self, deed: _Deed, params: Looks, caller: Caller) -> Raw:
         self._require_served(params.backend)
+        wanted = Wanted(caller.session)
         async with self._turn():
-            begun = await self._commands.threads(partial(self._begin, deed, params))
-            done = begun.done
-            answer = done if isinstance(done, Raw) else await self._backends.perform(begun.backend, done)
+            try:
+                begun = await self._commands.threads(partial(self._begin, deed, params, wanted))
+                done = begun.done
+                answer = done if isinstance(done, Raw) else await self._backends.perform(begun.backend, done)
+            finally:
+                wanted.over = True
             self._commands.tell_attended(begun.backend, begun.asked)
             return answer
 
@@ -145,7 +146,7 @@ class Records:
         finally:
             self._turns.release()
 
-    def _begin(self, deed: _Deed, params: Looks) -> _Begun:
+    def _begin(self, deed: _Deed, params: Looks, wanted: Wanted) -> _Begun:
         """Choose the backend, and do it at once where nothing is waited for. Works on files; raises Refused."""
         words = words_of(deed.command, params)
         usage.require_coherent(words)
@@ -159,8 +160,10 @@ class Records:
             notices = [discreet(one_line(line)) for line in (*said, *context.notices)]
             return _encoded(replace(told, notices=notices))
 
-        local = isinstance(backend, LocalBackend)
-        return _Begun(backend, asked, settle(steps(open_root(backend.root))) if local else steps)
+        if isinstance(backend, HttpBackend):
+            return _Begun(backend, asked, steps)
+        store = open_root(backend.root, behalf=Behalf(require_wanted=wanted.require))
+        return _Begun(backend, asked, settle(steps(store)))
 
     def _require_served(self, backend: Backend | None) -> None:
         """Compare names only. Raises Refused for a backend that is not the daemon's, UsageError for no backend."""
@@ -196,10 +199,10 @@ class Records:
             return None
         return self._index.find((backend.root, params.repo, params.target), _now())
 
-    async def _target(self, deed: _Deed, params: StatusTarget) -> Raw:
+    async def _target(self, deed: _Deed, params: StatusTarget, caller: Caller) -> Raw:
         backend = params.backend
         if not isinstance(backend, LocalBackend):
-            return await self._answer(deed, params)
+            return await self._answer(deed, params, caller)
         self._require_served(backend)
         key = (backend.root, params.repo, params.target)
         return await self._rounds.share(key, partial(self._read, key, params))

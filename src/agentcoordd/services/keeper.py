@@ -47,6 +47,9 @@ from agentcoordd.lanes import Feed, Kept, LaneView, Notify, Roster, State
 from agentcoordd.processes import Processes, Watched
 from agentcoordd.turns import Turns
 
+HOLD_SECONDS = 8.0
+"""How long whoever wants a lease kept waits for its first renewal, with all that has to be waited for before."""
+
 _TICK = 1.0
 _CONCURRENCY = 8
 _LANES = 10_000
@@ -126,9 +129,7 @@ class Keeper:
         entry = self._entry(wanted)
         if entry.id not in self._lanes and len(self._lanes) >= _LANES:
             raise StoreError(f"{_LANES} lanes are kept already; drop some with agent-coord lease drop")
-        await self._after_burial(entry)
-        kept, began = Kept(entry, self._clock), self._clock.boot()
-        outcome = await self._turns.renew(entry, patience(kept.ttl))
+        kept, outcome, began = await self._first(entry)
         if not isinstance(outcome, Renewed):
             raise StoreError(f"nothing to keep: {outcome.why}")
         # Whoever names no instance means the one that holds the lease now, and no later one.
@@ -189,6 +190,14 @@ class Keeper:
         if process is None:
             raise UsageError(f"no process {pid} is running")
         return process, program or self._processes.name(pid), chosen
+
+    async def _first(self, entry: Entry) -> tuple[Kept, Outcome, float]:
+        """Renew a lease for the first time, while its caller waits, who does so for ten seconds. Raises StoreError."""
+        with anyio.move_on_after(HOLD_SECONDS):
+            await self._after_burial(entry)
+            kept, began = Kept(entry, self._clock), self._clock.boot()
+            return kept, await self._turns.renew(entry, patience(kept.ttl)), began
+        raise StoreError(f"not kept: no answer of {shown(entry.backend)} within {HOLD_SECONDS:g} s")
 
     async def _after_burial(self, entry: Entry) -> None:
         """Let the burial of the process before this one be over: it must not come after the first sign of life."""
