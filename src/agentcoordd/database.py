@@ -147,6 +147,8 @@ def _reported(path: str) -> Generator[None]:
     """Turn what the database or the system raises into one line."""
     try:
         yield
+    except sqlite3.OperationalError as error:  # a full disk, a lock: the file is whole, and to be kept
+        raise StoreError(f"daemon database cannot be used now: {path}: {error}") from error
     except sqlite3.Error as error:
         raise StoreError(f"daemon database cannot be used: {path}: {error}; move it away and start again") from error
     except OSError as error:

@@ -90,7 +90,8 @@ class Kept:
         self.error: str | None = None
         self.batch_id = entry.batch_id
         self.gone = False
-        self.known_until: datetime | None = None  # of a process that ended unwatched: what it can have written
+        self.beaten: datetime | None = None  # the heartbeat of the last renewal, which may be ahead of the clock
+        self.known_until: datetime | None = None  # of a process that ended: what it can have written
         self.untold: list[tuple[str, str]] = []
         self.wake = anyio.Event()
         self.over = anyio.Event()
@@ -107,9 +108,13 @@ class Kept:
         self.due = now
         self.wake.set()
 
-    def left_by_process(self) -> None:
-        """Note that the watched process is over: a renewal under way is given up, none follows."""
+    def left_by_process(self, now: datetime) -> None:
+        """Note that the watched process is over: a renewal under way is given up, none follows.
+
+        Whoever beats after that is another one, as an agent that was started anew while the backend was away.
+        """
         self.gone = True
+        self.known_until = now if self.beaten is None else max(now, self.beaten)
         self.wake.set()
         if self.attempt is not None:
             self.attempt.cancel()

@@ -1,10 +1,12 @@
 """The roster survives its daemon; a file that cannot be trusted is refused, and stays."""
 
 import os
+import resource
 import sqlite3
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agentcoord.errors import StoreError
 from agentcoordd.backends import HttpBackend, LocalBackend
@@ -111,3 +113,20 @@ async def test_a_link_in_its_place_is_not_followed(path: Path, tmp_path: Path) -
         async with open_database(str(path)):
             pass
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_disk_that_takes_no_more_is_no_reason_to_move_it_away(path: Path) -> None:
+    """It is whole: whoever moved it away would lose the roster."""
+    async with open_database(str(path)) as database:
+        await database.put(ENTRY)
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (256 * 1024, limits[1]))
+        try:
+            with pytest.raises(StoreError, match="cannot be used now") as raised:
+                await database.put(replace(ENTRY, id="l2", chosen="x" * 1024 * 1024))
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert "move it away" not in str(raised.value)
+        await database.mark_alive(START)
+    async with open_database(str(path)) as database:
+        assert list(await database.lanes()) == [ENTRY]

@@ -11,8 +11,10 @@ import pytest
 
 from agentcoord.version import VERSION
 from agentcoord.wire import FRAME_BYTES
+from agentcoordd.api import connections
 from agentcoordd.api.administration import MOST_CONNECTIONS
 from agentcoordd.api.connections import FRAME_SECONDS, MOST_REQUESTS
+from agentcoordd.api.messages import About
 from tests.command import PATIENCE
 from tests.daemon.hosting import hosted
 from tests.daemon.running import Caller, Daemon, stopped, until, words
@@ -164,6 +166,20 @@ async def test_a_frame_that_is_never_finished_costs_the_connection() -> None:
         assert (len(host.hall.present), host.hall.kept) == (1, 0)
         host.feed.publish("changed", {})
         assert (await other.next())["method"] == "event"
+
+
+async def test_what_slow_readers_leave_unread_is_bounded_for_all_of_them_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connections, "MOST_UNREAD", 8 << 20)
+    async with hosted() as host:
+        readers = [await host.subscriber() for _ in range(4)]
+        for number, connection in enumerate(host.hall.present):
+            connection.notify("said", About(id="x" * ((number + 1) << 20)))
+        assert host.hall.tally.dropped == 1, "the one furthest behind"
+        assert sum(connection.unread for connection in host.hall.present) < 8 << 20
+        answers = [await reader.next() for reader in readers]
+        assert answers.count({}) == 1
 
 
 async def test_unfinished_frames_of_all_callers_together_are_bounded() -> None:

@@ -77,6 +77,25 @@ async def test_an_exit_is_told_to_a_backend_that_was_down(stage: KeeperStage) ->
         assert liveness(await stage.records().record(BEAT), stage.time.now()) == "dead"
 
 
+@pytest.mark.parametrize("step", [0, -3600])
+async def test_an_agent_that_beats_anew_before_the_backend_is_back_is_not_buried(stage: KeeperStage, step: int) -> None:
+    async with stage.running():
+        await held(stage)
+        await held(stage, both("a3", target="9"), pid=200)
+        await stage.time.jump(1, wall=1 + step)  # the heartbeat of a3 is ahead of the clock then, and a3 dead for good
+        stage.backends.down = True
+        stage.processes.end(100)
+        stage.processes.end(200)
+        await stage.time.pass_by(10)
+        await stage.time.jump(1, wall=1 - step)
+        await stage.records().beat("a1", ttl=60)
+        stage.backends.down = False
+        await stage.time.pass_by(15)
+        assert (stage.state("a1"), stage.state("a3")) == ("dead", "dead")
+        assert liveness(await stage.records().record(BEAT), stage.time.now()) == "live"
+        assert liveness(await stage.records().record("heartbeats/a3.json"), stage.time.now()) == "dead"
+
+
 async def test_an_exit_interrupts_a_renewal_that_hangs(stage: KeeperStage) -> None:
     async with stage.running():
         await held(stage)

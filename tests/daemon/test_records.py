@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from agentcoordd.api.deeds import PUBLISHED
+from agentcoordd.api.records import MOST_AWAY
 from tests.command import PATIENCE
 from tests.daemon.running import NOW, SEED, Daemon, in_background, run, until, words
 from tests.settings.conftest import private_directory
@@ -290,6 +291,25 @@ def test_who_asks_again_with_the_same_clock_and_chance_writes_nothing_twice(shar
     assert len(tree(root)) == 2
 
 
+def test_an_acquisition_that_is_asked_for_again_makes_up_for_the_event_that_was_lost(shared: Daemon) -> None:
+    root = shared.directory / "acquired"
+    backend = {"kind": "local", "root": str(root)}
+    asked = {**ITEM, "backend": backend, "agent_id": "a", "batch_id": "b", "now": NOW, "seed": SEED}
+    first = shared.call().ask("claim.acquire", asked)["result"]
+    [event] = (root / "events").rglob("*.json")
+    event.unlink()  # the daemon was killed before it was written
+    for _ in range(2):
+        assert shared.call().ask("claim.acquire", asked)["result"] == first
+        assert list((root / "events").rglob("*.json")) == [event]
+
+
+@pytest.mark.parametrize("now", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_an_instant_that_utc_cannot_spell_is_the_nearest_one_it_can(shared: Daemon, now: str) -> None:
+    backend = {"kind": "local", "root": str(shared.directory / "instants")}
+    answer = shared.call().ask("event.record", {"backend": backend, "batch_id": "b", "type": "note", "now": now})
+    assert answer["result"]["record"]["event_id"][:4] == now[:4]
+
+
 def test_instances_of_one_agent_are_told_apart_if_that_is_asked_for(shared: Daemon) -> None:
     backend = {"kind": "local", "root": str(shared.directory / "instances")}
     caller = shared.call()
@@ -435,6 +455,23 @@ def test_a_state_server_is_asked_with_the_daemons_own_token(daemon: Daemon) -> N
         assert caller.answer("hung")["error"]["code"] == CANCELLED
         until(lambda: daemon.status()["commands"]["used"] == 0)
         assert TOKEN not in daemon.said()
+        daemon.close_callers()
+
+
+def test_a_state_server_that_hangs_holds_up_nobody_on_files(daemon: Daemon) -> None:
+    with Server(lambda asked: Reply(hangs=True)).running() as server:
+        daemon.start("--serve-any-root", env={"AGENT_COORD_API_URL": server.url, "AGENT_COORD_API_TOKEN": TOKEN})
+        callers = [daemon.call() for _ in range(4)]
+        for number in range(4 * MOST_AWAY):
+            backend = {"kind": "http", "url": server.url} if number % 2 else None
+            params = {**ITEM, "backend": backend}
+            callers[number % 4].send(id=number, method="status.target", params=params)
+        until(lambda: daemon.status()["commands"]["used"] == MOST_AWAY)
+        here = {"kind": "local", "root": str(daemon.root)}
+        for target in range(8):
+            asked = {"backend": here, "repo": "o/r", "target": str(target), "agent_id": "ana"}
+            assert daemon.call().ask("claim.acquire", asked)["result"]["record"]
+        assert daemon.status()["commands"]["used"] == MOST_AWAY  # they are at it still
         daemon.close_callers()
 
 

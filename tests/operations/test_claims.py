@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agentcoord.errors import Conflict, StoreError, Unreadable, UsageError
 from agentcoord.operations.claims import Claimed, Refused, claim
@@ -333,6 +334,36 @@ async def test_a_claim_that_is_no_object_is_left_as_it_is(stage: Stage, data: by
     assert CLAIM in str(caught.value)
     assert "\n" not in str(caught.value)
     assert store.writes == []
+
+
+@pytest.mark.parametrize("way", ["free", "dead", "changed"])
+async def test_a_claim_that_is_run_again_makes_up_for_the_event_that_was_lost(
+    stage: Stage, clock: FakeClock, way: str
+) -> None:
+    """The daemon was killed after the claim and before its event; the client says that it was acquired."""
+    if way != "free":
+        await stage.claim("a0" if way == "dead" else "a1", branch="old")
+        await stage.beat("a0", ttl=1)
+        clock.advance(seconds=60 if way == "dead" else 0)
+    kept = len(await stage.events())
+    lost = FaultyStore(stage.store, at=2, error=lambda path: StoreError("killed"))
+    asked = wanted(batch_id="b1", branch="new")
+    won = claimed(await claim(stage.context(lost), asked))
+    assert len(await stage.events()) == kept
+    stage.chance.drawn = 0
+    for _ in range(2):
+        again = claimed(await claim(replace(stage.context(), again=True), asked))
+        assert (again.record, again.fence, again.renewed) == (won.record, won.fence, False)
+        stage.chance.drawn = 0
+        assert [event["type"] for event in await stage.events()][kept:] == ["claim.acquired"]
+
+
+async def test_a_renewal_that_is_run_again_announces_nothing(stage: Stage, clock: FakeClock) -> None:
+    await stage.claim("a1", batch_id="b1")
+    clock.advance(seconds=1)
+    await stage.claim("a1")
+    assert claimed(await claim(replace(stage.context(), again=True), wanted())).renewed
+    assert len(await stage.events()) == 1
 
 
 async def test_a_claim_whose_answer_was_lost_is_ones_own_on_the_next_try(stage: Stage) -> None:

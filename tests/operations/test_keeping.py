@@ -38,7 +38,8 @@ async def test_a_claim_is_extended_when_under_half_its_own_ttl_and_keeps_its_fen
     first = await stage.record(CLAIM)
     clock.advance(seconds=60)
     renewed = await renew(stage.context(), BOTH)
-    assert renewed == Renewed(ttl=60, until=parse(first["expires_at"]), batch_id="b1", fence=fence(first))
+    until = parse(first["expires_at"])
+    assert renewed == Renewed(ttl=60, until=until, beaten=clock.now(), batch_id="b1", fence=fence(first))
     assert await stage.record(CLAIM) == first
     clock.advance(seconds=1)
     await renew(stage.context(), BOTH)

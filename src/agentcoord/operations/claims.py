@@ -27,6 +27,7 @@ from agentcoord.protocol.claims import (
 from agentcoord.protocol.closeout import DEFAULT_WORKSPACE, closed_by, require_payload, require_terminal
 from agentcoord.protocol.documents import Document, text
 from agentcoord.protocol.events import ACQUIRED, RELEASED, said_of_claim
+from agentcoord.protocol.instants import parse, whole
 from agentcoord.protocol.paths import claim_path, heartbeat_path, is_segment, require_repo, require_segment
 
 
@@ -97,7 +98,8 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
         await context.store.write(path, record, version=found[1].version if found else None, note=f"Claim {item}")
     except Conflict as error:
         raise contention(f"claim write contention for {item}", error) from error
-    routine = isinstance(decision, Renew) and decision.routine
+    anew = context.again and found is not None and record == stored and _acquired_at(record, now)
+    routine = isinstance(decision, Renew) and decision.routine and not anew
     if not routine and text(record, "batch_id"):
         await emit(context, *said_of_claim(record, ACQUIRED))
     return Claimed(
@@ -106,6 +108,12 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
         renewed=routine and stored is not None and fence(stored) == fence(record),
         taken_over_from=decision.holder if isinstance(decision, TakeOver) else None,
     )
+
+
+def _acquired_at(record: Document, now: datetime) -> bool:
+    """Tell an acquisition at this instant, whose event may have been lost with the daemon, from a renewal at it."""
+    claimed = parse(record.get("claimed_at"))
+    return claimed is not None and claimed >= whole(now)
 
 
 _INVALID = object()

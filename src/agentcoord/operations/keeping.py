@@ -53,11 +53,12 @@ _WORKING = normalize("in_progress")
 class Renewed(Struct, frozen=True):
     """The lease goes on, and nobody else is let in before `until` (UTC; None: there is no telling).
 
-    `ttl` is the shortest of what is kept, in seconds; the rest is what was read.
+    `ttl` is the shortest of what is kept, in seconds, `beaten` when its heartbeat is from; the rest is what was read.
     """
 
     ttl: int
     until: datetime | None = None
+    beaten: datetime | None = None
     batch_id: str | None = None
     instance: str | None = None
     fence: str | None = None
@@ -214,6 +215,7 @@ def _renewed(lane: Lane, claim: Document | None, beat: Document | None) -> Renew
     return Renewed(
         ttl=lane.ttl if claim is None else min(lane.ttl, claim_ttl(claim, lane.ttl)),
         until=protected_until(claim, beat),
+        beaten=parse((beat or {}).get("updated_at")),
         batch_id=text(said, "batch_id"),
         instance=text(said, "instance_id"),
         fence=fence(claim) if claim is not None else None,

@@ -28,6 +28,14 @@ def whole(instant: datetime) -> datetime:
     return instant.replace(microsecond=0)
 
 
+def in_utc(instant: datetime) -> datetime:
+    """Give an instant in UTC, stopping at the first and the last year that a record can spell."""
+    try:
+        return instant.astimezone(UTC)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if instant.year > 1 else datetime.min.replace(tzinfo=UTC)
+
+
 def later(instant: datetime, seconds: int) -> datetime:
     """Add seconds, stopping at the last year that a record can spell."""
     try:

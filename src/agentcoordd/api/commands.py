@@ -26,6 +26,7 @@ from agentcoord.cli.run import Chosen, Vast, run_for
 from agentcoord.errors import StoreError
 from agentcoord.files import printable
 from agentcoord.protocol.documents import Document
+from agentcoord.protocol.instants import in_utc
 from agentcoord.stores.base import Behalf
 from agentcoord.wire import API
 from agentcoordd.api.dispatch import Caller, Method, Refused, Session, hearing
@@ -183,7 +184,7 @@ class _Run:
 
     def invocation(self) -> Invocation:
         """Describe the command as its caller would run it."""
-        command, now = self._command, self._command.now
+        command, now = self._command, in_utc(self._command.now)
         return Invocation(
             argv=tuple(command.argv),
             env=command.env,

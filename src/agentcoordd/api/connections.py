@@ -50,6 +50,8 @@ FRAME_SECONDS = 30.0
 _HIGH, _LOW = 1024 * 1024, 256 * 1024
 _KEPT_BYTES = 64 * 1024 * 1024
 """What all unfinished frames may hold together."""
+MOST_UNREAD = 128 * 1024 * 1024
+"""Bytes of answers that may wait for all readers together; beyond, the one who is furthest behind is dropped."""
 _NOTIFIED: dict[str, type[About | Content]] = {"go": About, "cancel": About, "content": Content}
 
 _LEFT = select.POLLHUP | select.POLLERR | getattr(select, "POLLRDHUP", 0)
@@ -82,6 +84,15 @@ class Hall:
             return False
         min(idle, key=lambda connection: connection.heard_at).drop("idle, and others want to connect")
         return True
+
+    def bound_unread(self) -> None:
+        """Drop whoever is furthest behind with reading for as long as all are too far behind together."""
+        behind = {connection: connection.unread for connection in self.present}
+        total = sum(behind.values())
+        while total > MOST_UNREAD:
+            worst = max(behind, key=behind.__getitem__)
+            total -= behind.pop(worst)
+            worst.drop("read too little of what it asked for")
 
     async def close(self) -> None:
         """End what still runs, close every connection once what was said to it is sent, and wait for that."""
@@ -229,6 +240,11 @@ class Connection(asyncio.Protocol):
     def idle(self) -> bool:
         """Whether nobody would miss the connection: nothing runs, nothing is awaited."""
         return not self._running and not self._followers and not self._pending
+
+    @property
+    def unread(self) -> int:
+        """Bytes that wait for the caller to read them."""
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def hurry(self, now: float) -> None:
         """Drop a caller that has been too slow by now."""
@@ -403,3 +419,5 @@ class Connection(asyncio.Protocol):
         except UnicodeEncodeError:  # bytes of a name that are no text: escaped, they still are JSON
             data = json.dumps(msgspec.to_builtins(frame)).encode()
         self._transport.write(data + b"\n")
+        if self._full_since is not None:  # others may be behind as well
+            self._hall.bound_unread()

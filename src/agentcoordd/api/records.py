@@ -44,6 +44,7 @@ from agentcoord.operations.trail import read_trail, require_query
 from agentcoord.protocol.attention import read_attention
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.identity import NOBODY, Identity
+from agentcoord.protocol.instants import in_utc
 from agentcoord.settings.environment import STATE_ROOT, WHITESPACE
 from agentcoord.settings.selection import Flags, Selection
 from agentcoord.settings.value import load
@@ -62,8 +63,10 @@ from agentcoordd.index import Index, Key
 RESULT_BYTES = FRAME_BYTES - 4096
 """The largest result: with its frame it is one line."""
 
-MOST_AT_WORK = 32
-"""Requests that may be at work at a time, so that they leave room for commands; the others wait their turn."""
+MOST_AT_WORK = 24
+"""Requests that may be at work on local roots at a time; the others wait their turn."""
+MOST_AWAY = 16
+"""As many as may be on their way to a server, which holds up nobody else if it hangs. Both leave room for commands."""
 TURN_SECONDS = 10.0
 """How long they wait before they are turned away."""
 
@@ -97,7 +100,7 @@ class Records:
     def __init__(self, commands: Commands, backends: Backends, index: Index) -> None:
         self._commands, self._service = commands, commands.service
         self._backends, self._index = backends, index
-        self._turns = anyio.Semaphore(MOST_AT_WORK)
+        self._here, self._away = anyio.Semaphore(MOST_AT_WORK), anyio.Semaphore(MOST_AWAY)
         self._rounds = Rounds[Raw]()
 
     def methods(self) -> list[Method]:
@@ -122,7 +125,8 @@ class Records:
     async def _answer(self, deed: _Deed, params: Looks, caller: Caller) -> Raw:
         self._require_served(params.backend)
         wanted = Wanted(caller.session)
-        async with self._turn():
+        # Where no backend is named it may be a server.
+        async with self._turn(self._here if isinstance(params.backend, LocalBackend) else self._away):
             try:
                 begun = await self._commands.threads(partial(self._begin, deed, params, wanted))
                 done = begun.done
@@ -133,18 +137,18 @@ class Records:
             return answer
 
     @asynccontextmanager
-    async def _turn(self) -> AsyncGenerator[None]:
+    async def _turn(self, turns: anyio.Semaphore) -> AsyncGenerator[None]:
         """Wait until there is room. Raises Refused when there is none for long, or the daemon ends."""
         try:
             with anyio.fail_after(TURN_SECONDS):
-                await self._turns.acquire()
+                await turns.acquire()
         except TimeoutError:
-            raise Refused(Fault.FAILED, f"{MOST_AT_WORK} requests are at work, for {TURN_SECONDS:.0f} s now") from None
+            raise Refused(Fault.FAILED, f"too many requests are at work, for {TURN_SECONDS:.0f} s now") from None
         try:
             with self._commands.at_work():
                 yield
         finally:
-            self._turns.release()
+            turns.release()
 
     def _begin(self, deed: _Deed, params: Looks, wanted: Wanted) -> _Begun:
         """Choose the backend, and do it at once where nothing is waited for. Works on files; raises Refused."""
@@ -208,7 +212,7 @@ class Records:
         return await self._rounds.share(key, partial(self._read, key, params))
 
     async def _read(self, key: Key, params: StatusTarget) -> Raw:
-        async with self._turn():
+        async with self._turn(self._here):
             if (kept := self._index.find(key, _now())) is not None:
                 return kept
             now = _now()
@@ -253,13 +257,15 @@ def _said(value: str | None) -> str | None:
 
 
 def _context(store: Store, params: Looks, identity: Identity, asked: list[Document]) -> Context:
-    now, random = _now, os.urandom
+    now, random, again = _now, os.urandom, False
     if isinstance(params, Writes):
-        if (at := params.now) is not None:
+        again = params.now is not None and params.seed is not None  # it may be, and then only its own work is met
+        if params.now is not None:
+            at = in_utc(params.now)
             now = lambda: at  # noqa: E731 - a clock that stands
         if params.seed is not None:
             random = stream(bytes.fromhex(params.seed))
-    return Context(store=store, now=now, random=random, identity=identity, asked=asked)
+    return Context(store=store, now=now, random=random, identity=identity, asked=asked, again=again)
 
 
 def _now() -> datetime:

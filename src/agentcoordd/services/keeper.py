@@ -285,7 +285,7 @@ class Keeper:
         recovered = kept.age != "kept"
         kept.state, kept.age, kept.failures, kept.error = "kept", "kept", 0, None
         kept.ttl, kept.batch_id = renewed.ttl, renewed.batch_id or kept.batch_id
-        kept.renewed, kept.renewed_at = began, self._clock.now()
+        kept.renewed, kept.renewed_at, kept.beaten = began, self._clock.now(), renewed.beaten
         kept.due = together(began + interval(kept.ttl, self._chance()), kept.ttl)
         if recovered:
             self._publish(LEASE_HELD, kept, why="renewed again")
@@ -338,7 +338,7 @@ class Keeper:
     def _left(self, process: Watched) -> None:
         for kept in self._lanes.values():
             if kept.entry.process == process and kept.running:
-                kept.left_by_process()
+                kept.left_by_process(self._clock.now())
 
     async def _bury(self, kept: Kept) -> None:
         """Say at once, to every reader of the store, that the agent is dead; try for as long as that is news."""
