@@ -117,7 +117,8 @@ def forwarded(argv: list[str]) -> int | Broken | None:
         return None
     except _NoDaemon as error:
         if required:
-            return _refuse(f"{error} ({DAEMON}=require)", _UNKNOWN)
+            hint = "" if error.loud else "; agent-coord daemon start starts one"
+            return _refuse(f"{error} ({DAEMON}=require){hint}", _UNKNOWN)
         if error.loud:
             _refuse(f"notice: {error}; the command runs without it", 0)
         return None

@@ -47,6 +47,15 @@ def shown(backend: Backend) -> str:
     return backend.root if isinstance(backend, LocalBackend) else redact(backend.url)
 
 
+def _to_be_served(backend: Backend) -> str:
+    """Say what makes a daemon serve a backend."""
+    if isinstance(backend, LocalBackend):
+        change = "name it in serve_roots of agentcoordd/config.json in ~/.config or XDG_CONFIG_HOME"
+    else:
+        change = "save its address with agent-coord config set --api-url"
+    return f"{change}, then run agent-coord daemon restart"
+
+
 class Backends(Protocol):
     """Does something with the store of a backend."""
 
@@ -105,7 +114,7 @@ class OpenBackends:
         if isinstance(backend, LocalBackend) and (not backend.root.startswith("/") or "\0" in backend.root):
             raise UsageError(f"the state root must be an absolute path: {backend.root!r}")
         if not self._serves(backend):
-            raise UsageError(f"the daemon does not serve {shown(backend)}")
+            raise UsageError(f"the daemon does not serve {shown(backend)}: {_to_be_served(backend)}")
 
     async def perform(self, backend: Backend, deed: Deed[_T], *, settle: bool = True) -> _T:
         """Do a deed with the open store. Raises CoordError as the deed does, or when it cannot be opened."""

@@ -92,7 +92,7 @@ class TestStatus:
             "memory_bytes": 50 << 20,
             "descriptors": {"used": 12, "limit": 1024},
             "subscribers": 2,
-            "backends": [{"kind": "local", "root": "/srv/state"}],
+            "backends": [{"kind": "local", "root": "/srv/state", "error": None}],
             "errors": [{"at": "noon", "message": "oh"}],
             "connections": {"used": 3, "limit": None},
             "requests": {"running": {"used": 1, "limit": 64}, "done": 70},
@@ -269,11 +269,9 @@ class TestInstalling:
 
     def test_a_manager_that_refuses_leaves_nothing_behind(self, at: Runtime, line: Line) -> None:
         _program(line, "systemctl", "echo warned >&2; echo 'Failed to connect to bus' >&2; exit 1")
-        assert said(line("daemon", "install")) == (
-            2,
-            b"",
-            ["systemctl --user daemon-reload failed: Failed to connect to bus; nothing was installed"],
-        )
+        fault = "systemctl --user daemon-reload failed: Failed to connect to bus"
+        mend = "nothing was installed; agent-coord daemon start needs no service"
+        assert said(line("daemon", "install")) == (2, b"", [f"{fault}; {mend}"])
         assert not self._unit(line).exists()
 
     def test_no_manager_is_one_line(self, at: Runtime, line: Line) -> None:
@@ -406,6 +404,21 @@ class TestDoctor:
     def test_one_of_this_version_neither(self, at: Runtime, line: Line) -> None:
         with at.daemon():
             assert self._found(line) == []
+
+    def test_what_is_seen_of_it_is_shown(self, at: Runtime, line: Line) -> None:
+        def seen() -> dict[str, object]:
+            return json.loads(line.local("doctor", "--explain", "--json").stdout)["daemon"]
+
+        line.root.mkdir()
+        socket = f"{at.place}/daemon.sock"
+        none = {"running": False, "version": None, "socket": socket, "service": None, "program": None, "lingers": None}
+        assert seen() == none
+        with at.daemon(FAKE_VERSION="0.0.1"):
+            assert seen() == none | {"running": True, "version": "0.0.1"}
+            assert b"daemon\n- running: yes\n- version: 0.0.1\n" in line.local("doctor", "--explain").stdout
+            at.place.chmod(0o755)
+            assert seen() == none | {"running": None}
+        at.place.chmod(0o700)
 
     def test_what_is_wrong_is_found(self, at: Runtime, line: Line) -> None:
         with at.daemon(FAKE_VERSION="0.0.1", FAKE_API="7"):

@@ -96,6 +96,7 @@ def closed(line: Line) -> Line:
     if opened or foreign:
         pytest.skip("others may change a directory above the temporary one, which the report would say")
     line.env["HOME"] = "/home/you"
+    line.env["AGENT_COORD_RUNTIME_DIR"] = "/home/you/run"
     return line
 
 
@@ -119,7 +120,7 @@ def test_the_report_itself_is_what_it_is_without(line: Line, options: list[str])
     assert line.local("doctor", "--explain", *options).stdout.startswith(plain + b"settings\n")
     plain_facts = json.loads(line.local("doctor", "--json", *options).stdout)
     facts = json.loads(line.local("doctor", "--explain", "--json", *options).stdout)
-    assert list(facts) == [*plain_facts, "settings", "file_system", "findings"]
+    assert list(facts) == [*plain_facts, "settings", "file_system", "daemon", "findings"]
     assert {key: facts[key] for key in plain_facts} == plain_facts
 
 

@@ -16,6 +16,7 @@ from tests.stores.http_server import Server
 
 ITEM = ("--repo", "acme/shop", "--target", "42")
 CLAIM = ("claim", "--agent-id", "ana", *ITEM)
+HOLD = ("lease", "hold", "--agent-id", "ana")
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ class TestClaim:
     def test_without_a_daemon_the_claim_stands(self, at: Runtime, line: Line, json_: bool) -> None:
         line.env["FAKE_FAILS"] = "no room"
         output = line.local(*CLAIM, "--keep", *(["--json"] if json_ else []))
-        mend = "agent-coord lease hold --agent-id ana --repo acme/shop --target 42"
+        mend = f"agent-coord lease hold --agent-id ana --repo acme/shop --target 42 --state-root {line.root}"
         assert output.exit == 2
         assert output.stderr == [
             f"it is written, but nobody keeps it: the daemon did not start: no room; then run: {mend}"
@@ -90,9 +91,29 @@ class TestClaim:
 
     def test_one_that_the_daemon_declines_stands_too(self, at: Runtime, line: Line) -> None:
         line.env["FAKE_DECLINES"] = "this root is not served"
-        output = line.local(*CLAIM, "--keep")
+        output = line.local(*CLAIM, "--keep", "--ttl", "60", "--watch-pid", "1")
         assert output.exit == 2
-        assert output.stderr[0].endswith("nobody keeps it: the daemon refused lease.hold: this root is not served")
+        said = "it is written, but nobody keeps it: the daemon refused lease.hold: this root is not served"
+        mend = "agent-coord lease hold --agent-id ana --repo acme/shop --target 42 --ttl 60 --watch-pid 1"
+        assert output.stderr == [f"{said}; once that is mended, run: {mend} --state-root {line.root}"]
+
+    @pytest.mark.parametrize("words", [(*CLAIM, "--keep"), ("heartbeat", "--agent-id", "ana", "--keep"), HOLD])
+    @pytest.mark.parametrize(
+        ("wrong", "said"),
+        [
+            (("--watch-pid", "99999999"), "--watch-pid 99999999: no such process is running; nothing was written"),
+            (("--watch-pid", str(1 << 70)), f"--watch-pid {1 << 70}: no such process is running; nothing was written"),
+            (("--ttl", "2"), "--ttl must be at least 3 for a lease that is kept"),
+        ],
+    )
+    def test_what_is_not_kept_is_said_before_anything_is_written(
+        self, at: Runtime, line: Line, words: tuple[str, ...], wrong: tuple[str, str], said: str
+    ) -> None:
+        line.root.mkdir()
+        output = line.local(*words, *wrong)
+        assert (output.exit, output.stdout, output.stderr) == (1, b"", [said])
+        assert list(line.root.iterdir()) == []
+        assert not at.place.exists()
 
     def test_a_refused_claim_is_not_kept(self, at: Runtime, line: Line) -> None:
         line.local("claim", "--agent-id", "bob", *ITEM)
@@ -202,7 +223,7 @@ class TestHeartbeat:
         output = line.local("heartbeat", "--agent-id", "ana", "--keep")
         assert output.exit == 2
         assert output.stdout.startswith(b"heartbeat ana ")
-        assert output.stderr[0].endswith("; then run: agent-coord lease hold --agent-id ana")
+        assert output.stderr[0].endswith(f"; then run: agent-coord lease hold --agent-id ana --state-root {line.root}")
 
 
 @pytest.mark.parametrize(

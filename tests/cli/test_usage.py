@@ -264,6 +264,23 @@ def test_an_echoed_value_neither_breaks_the_line_nor_moves_the_cursor(line: Line
     assert said == f"invalid target: {shown}"
 
 
+def test_help_names_the_default_of_each_command(line: Line) -> None:
+    for command, said in (
+        ("claim", b"Seconds until it runs out (default: 14400)\n"),
+        ("heartbeat", b"Seconds until it runs out (default: 900)\n"),
+        ("run", b"release, done, keep (default: release)\n"),
+        ("attention", b"Workspace of the record (default: default)\n"),
+        ("attention-list", b"Workspace of the record\n"),  # it has to be given
+    ):
+        assert said in line(command, "--help").stdout
+    assert line("lease", "drop", "--help").stdout.startswith(b"Usage: agent-coord lease drop [options] LANE\n")
+
+
+def test_a_choice_of_ours_that_is_none_names_those_that_are(line: Line) -> None:
+    said = refused(line, "run", "--repo", "o/r", "--target", "7", "--on-exit", "stay", "--", "true")
+    assert said == "invalid argument: --on-exit stay; it is one of release, done, keep"
+
+
 def test_nothing_but_a_command_is_a_command(line: Line) -> None:
     for word in ("--version", "-V", "--json"):
         output = line(word)

@@ -29,7 +29,10 @@ def assert_silent(client: Client) -> None:
     assert ran.exit == 0
     required = client("status", env=REQUIRE)
     assert (required.exit, required.out) == (2, "")
-    assert required.err == f"no daemon answers at {client.runtime}/daemon.sock (AGENT_COORD_DAEMON=require)\n"
+    assert required.err == (
+        f"no daemon answers at {client.runtime}/daemon.sock (AGENT_COORD_DAEMON=require); "
+        "agent-coord daemon start starts one\n"
+    )
 
 
 def assert_told(client: Client, why: str) -> None:

@@ -71,6 +71,8 @@ def test_only_what_is_served_is_opened() -> None:
         opened().require(LocalBackend("state"))
     with pytest.raises(UsageError, match="absolute"):
         opened().require(LocalBackend("/state\0"))
-    with pytest.raises(UsageError, match="does not serve /state"):
+    with pytest.raises(UsageError, match="does not serve /state: name it in serve_roots of agentcoordd/config.json"):
         opened(serves=False).require(LocalBackend("/state"))
+    with pytest.raises(UsageError, match=r"does not serve https://host/x: .*config set --api-url, then run"):
+        opened(serves=False).require(HttpBackend("https://host/x"))
     assert "s3cret" not in shown(HttpBackend("https://me:s3cret@host/x"))

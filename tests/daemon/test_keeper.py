@@ -1,5 +1,6 @@
 """The keeper's rules, on a clock that a test moves and processes that it ends."""
 
+import logging
 from datetime import timedelta
 from typing import Any
 
@@ -47,6 +48,17 @@ async def test_a_busy_agent_stays_live_for_hours_and_keeps_its_fence(stage: Keep
         assert claim["expires_at"] > stage.records().stamp()
         assert stage.heard.topics == ["lease.held"]
         assert await stage.records().events() == []
+
+
+async def test_what_becomes_of_a_lease_is_in_the_log(stage: KeeperStage, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "agentcoordd")
+    async with stage.running():
+        await held(stage)
+        (lane,) = stage.roster.entries
+        stage.processes.end(100)
+        await settled()
+    said = [record.getMessage() for record in caplog.records]
+    assert said == [f"lease.held a1 lane={lane}", f"process.exited a1 lane={lane}: process 100 of a1 exited"]
 
 
 async def test_the_dead_are_declared_dead_at_once(stage: KeeperStage) -> None:

@@ -174,7 +174,7 @@ def _line(value: object) -> str:
     if is_document(value):
         if tuple(value) == _EVENT:
             return f"{value['at']} {value['message']}"
-        return ", ".join(f"{name} {_line(part)}" for name, part in value.items())
+        return ", ".join(f"{name} {_line(part)}" for name, part in value.items() if part is not None)
     if isinstance(value, list):
         return " ".join(_line(part) for part in cast("list[object]", value))
     return _word("", value)

@@ -10,7 +10,6 @@ from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.render.doctor import render_report
 from agentcoord.cli.requests import DoctorRequest
 from agentcoord.errors import ConfigError, CoordError, Exit
-from agentcoord.operations.doctor.daemon import findings_of
 from agentcoord.operations.doctor.explaining import Ground, explain
 from agentcoord.operations.doctor.findings import (
     LEFTOVER_MINUTES,
@@ -71,6 +70,7 @@ async def explanation(
             ),
             prefix=request.prefix,
             hints=_hints(settings, invocation),
+            daemon=inspect(invocation.env),
         )
     render_report(report, output, json=json)
     if first is not None:
@@ -128,7 +128,7 @@ def _hints(settings: Settings, invocation: Invocation) -> list[Finding]:
             hints.append(of_relative_root(root, absolute(root, cwd), variable))
     if (file := selection.split_brain_file) is not None:
         hints.append(of_split_brain(split_brain_refusal(file), file, private=_is_private(file)))
-    return [*hints, *findings_of(inspect(invocation.env))]
+    return hints
 
 
 def _machine_name(node: str) -> str | None:

@@ -2,9 +2,27 @@
 
 from agentcoord.cli.commands import BY_COMMAND, COMMANDS, GROUPS, Command
 from agentcoord.cli.options import BACKEND, WITH_TAIL, Option
+from agentcoord.cli.requests import DEFAULT_STATUS, LOG_LINES
+from agentcoord.protocol.records import ARCHIVE_DAYS, CLAIM_TTL, HEARTBEAT_TTL, HOT_DAYS, SYNTHETIC_HOT_DAYS
 from agentcoord.settings.selection import Role, role_of
 
 _EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usage of doctor --stack-json"
+_WITH_WORD = (*WITH_TAIL, "completion", "lease drop")
+"""Commands that do nothing without what follows them."""
+_DEFAULTS: dict[tuple[str, str], object] = {
+    ("claim", "ttl"): CLAIM_TTL,
+    ("run", "ttl"): CLAIM_TTL,
+    ("heartbeat", "ttl"): HEARTBEAT_TTL,
+    ("lease hold", "ttl"): HEARTBEAT_TTL,
+    ("heartbeat", "status"): DEFAULT_STATUS,
+    ("run", "on-exit"): "release",
+    ("gc", "hot-days"): HOT_DAYS,
+    ("gc", "archive-days"): ARCHIVE_DAYS,
+    ("gc", "synthetic-hot-days"): SYNTHETIC_HOT_DAYS,
+    ("log", "format"): "text",
+    ("daemon logs", "limit"): LOG_LINES,
+}
+"""What an option is when it is not given, where that is another thing for each command."""
 _CALLED = {"config set": "config-set"}
 
 
@@ -23,14 +41,18 @@ def command_help(name: str) -> str:
     words = GROUPS.get(name, ()) if name != "config" else ()
     title = f"Usage: agent-coord {_CALLED.get(name, name)} {'<word> ' if words else ''}[options]"
     if command.positional:
-        title += f" {command.positional}" if name in WITH_TAIL else f" [{command.positional}]"
+        title += f" {command.positional}" if name in _WITH_WORD else f" [{command.positional}]"
     lines = [title, "", _summary(command) + "."]
     if words:
         lines += ["", "Words:", *_table([(word, BY_COMMAND[f"{name} {word}"].summary) for word in words])]
     if command.required:
         lines += ["", "Required: " + ", ".join(f"--{option}" for option in command.required)]
     if command.options:
-        lines += ["", "Options:", *_table([(_spelled(option), _explained(option)) for option in command.options])]
+        lines += [
+            "",
+            "Options:",
+            *_table([(_spelled(option), _explained(option, command)) for option in command.options]),
+        ]
     lines += ["", "Common options:"]
     shared = [option for option in BACKEND if option not in command.options and _serves(option, command)]
     lines += _table([(_spelled(option), option.text) for option in shared] + [("-h, --help", "Show this help")])
@@ -51,8 +73,12 @@ def _spelled(option: Option) -> str:
     return f"--{option.name} {option.metavar}".rstrip()
 
 
-def _explained(option: Option) -> str:
-    return f"{option.text}: {', '.join(option.choices)}" if option.choices else option.text
+def _explained(option: Option, command: Command) -> str:
+    text = f"{option.text}: {', '.join(option.choices)}" if option.choices else option.text
+    if option.name in command.required:
+        return text.partition(" (default:")[0]  # it has to be given here
+    default = _DEFAULTS.get((command.name, option.name))
+    return text if default is None else f"{text} (default: {default})"
 
 
 def _table(rows: list[tuple[str, str]]) -> list[str]:

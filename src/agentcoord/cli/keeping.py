@@ -10,7 +10,7 @@ from shlex import join
 from msgspec.structs import replace
 
 from agentcoord.cli import requests
-from agentcoord.cli.leases import ask_to_hold, backend_of, kept, lanes_of
+from agentcoord.cli.leases import ask_to_hold, backend_of, kept, lanes_of, require_keepable
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.daemonlink import Declined
@@ -23,6 +23,7 @@ from agentcoord.protocol.heartbeats import Beat
 from agentcoord.protocol.liveness import liveness
 from agentcoord.protocol.paths import heartbeat_path, require_segment
 from agentcoord.protocol.statuses import normalize
+from agentcoord.settings.selection import redact
 from agentcoord.settings.value import Settings
 
 DAEMON = "AGENT_COORD_DAEMON"
@@ -38,9 +39,13 @@ class Keeping:
             raise UsageError(f"--keep needs the daemon, which {DAEMON}=off forbids")
         self._asked = requests.keep(words)
         require_segment(self._asked.agent_id, "agent-id")
+        require_keepable(self._asked)
         self._backend = backend_of(settings.selected, invocation.cwd)
         self._session = settings.identity.session_id
         self._supersede = words.flag("supersede")
+        root, url = words.text("state_root"), words.text("api_url")
+        self._given = [] if root is None else ["--state-root", root]
+        self._given += [] if url is None else ["--api-url", redact(url)]
         self._invocation = invocation
         self._lease: Document | None = None
         self._fault: StoreError | None = None
@@ -111,18 +116,23 @@ class Keeping:
     def say(self, output: Output, *, json: bool) -> None:
         """Say who keeps it, or that nobody does, which is not what was asked for."""
         if self._fault is not None:
-            mend = "" if isinstance(self._fault, Declined) else f"; then run: {self._mend()}"
-            output.stderr.append(f"it is written, but nobody keeps it: {self._fault}{mend}")
+            then = "once that is mended, run" if isinstance(self._fault, Declined) else "then run"
+            output.stderr.append(f"it is written, but nobody keeps it: {self._fault}; {then}: {self._mend()}")
             output.exit = Exit.UNKNOWN
         elif self._lease is not None and not json:
             output.say(kept(self._lease))
 
     def _mend(self) -> str:
+        """Give the command that has what was written kept. The same one again might be refused as another instance."""
         asked = self._asked
         words = ["agent-coord", "lease", "hold", "--agent-id", asked.agent_id]
         if asked.repo is not None and asked.target is not None:
             words += ["--repo", asked.repo, "--target", asked.target]
-        return join(words)
+        if asked.ttl != requests.HEARTBEAT_TTL:
+            words += ["--ttl", str(asked.ttl)]
+        if asked.watch_pid is not None:
+            words += ["--watch-pid", str(asked.watch_pid)]
+        return join(words + self._given)
 
 
 def _ancestors(pid: int) -> list[int]:

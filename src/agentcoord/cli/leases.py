@@ -12,6 +12,7 @@ from agentcoord.errors import StoreError, UsageError
 from agentcoord.operations.context import Context, read_object
 from agentcoord.protocol.claims import fence, holder_of
 from agentcoord.protocol.documents import Document, encode_pretty, is_document, text
+from agentcoord.protocol.keeping import SHORTEST_TTL
 from agentcoord.protocol.paths import claim_path, require_repo, require_segment
 from agentcoord.settings.selection import Selection
 from agentcoord.settings.value import Settings
@@ -25,6 +26,22 @@ def backend_of(selection: Selection, cwd: str) -> Document:
     if selection.kind == "http":
         return {"kind": "http", "url": selection.url}
     raise StoreError("the daemon keeps nothing on the legacy GitHub backend; nothing was written")
+
+
+def require_keepable(asked: KeepRequest) -> None:
+    """Refuse what the daemon would not keep, while nothing is written yet. Raises UsageError."""
+    if asked.ttl <= 0:
+        raise UsageError("--ttl must be positive")
+    if asked.ttl < SHORTEST_TTL:
+        raise UsageError(f"--ttl must be at least {SHORTEST_TTL} for a lease that is kept")
+    if asked.watch_pid is None:
+        return
+    try:
+        os.kill(asked.watch_pid, 0)
+    except PermissionError:  # somebody else's, but there
+        return
+    except (ProcessLookupError, OverflowError):
+        raise UsageError(f"--watch-pid {asked.watch_pid}: no such process is running; nothing was written") from None
 
 
 def ask_to_hold(env: Env, backend: Document, asked: KeepRequest, kinds: tuple[str, ...], token: str | None) -> Document:
@@ -52,9 +69,8 @@ def ask_to_hold(env: Env, backend: Document, asked: KeepRequest, kinds: tuple[st
 async def hold(context: Context, words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     """Have a heartbeat kept, and with it the claim that stands. Raises UsageError for a claim that does not."""
     asked: KeepRequest = request_of(words)
-    if asked.ttl <= 0:
-        raise UsageError("--ttl must be positive")
     require_segment(asked.agent_id, "agent-id")
+    require_keepable(asked)
     backend = backend_of(settings.selected, invocation.cwd)
     kinds, token = ("heartbeat",), None
     if asked.repo is not None and asked.target is not None:

@@ -388,8 +388,13 @@ def _take(words: Words, option: Option, attached: str | None, rest: Iterator[str
             several.append(value)
     else:
         if option.name in _CLOSED_CHOICES and value not in option.choices:
-            raise UsageError(f"invalid argument: {flag} {value}")
+            raise UsageError(f"invalid argument: {flag} {value}" + _wanted(option))
         words.values[option.field] = value
+
+
+def _wanted(option: Option) -> str:
+    """Say what would do; the others' wording is the reference's."""
+    return f"; it is one of {', '.join(option.choices)}" if option.ours else ""
 
 
 def _integer(value: str, flag: str) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # few commands have a use for these, and the others need not 
     from agentcoord.protocol.attention import Key
 
 DEFAULT_STATUS = "in_progress"
+LOG_LINES = 200
 GRACE = 10
 """Seconds that a command has to end in once its lease is lost."""
 
@@ -226,7 +227,7 @@ def _kept_ttl(words: Words) -> int:
 
 def logs(words: Words) -> LogsRequest:
     """Read the daemon's log. Raises UsageError."""
-    lines = _or(words.number("limit"), 200)
+    lines = _or(words.number("limit"), LOG_LINES)
     if lines <= 0:
         raise UsageError("--limit must be positive")
     return LogsRequest(lines=lines, follow=words.flag("follow"))

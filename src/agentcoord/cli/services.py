@@ -203,7 +203,7 @@ def install(env: Env, output: Output, *, dry_run: bool) -> None:
             _tell(manager, words, env)
     except StoreError as error:
         _put_back(service.file, before)
-        raise StoreError(f"{error}; nothing was installed") from error
+        raise StoreError(f"{error}; nothing was installed; agent-coord daemon start needs no service") from error
     output.say(f"installed {service.file}")
     daemonlife.stop_daemon(env, mark=False)  # one that was started by hand would keep the service from running
     with suppress(FileNotFoundError):

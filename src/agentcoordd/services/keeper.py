@@ -441,6 +441,7 @@ class Keeper:
             "why": why,
             "at": stamp(self._clock.now()),
         }
+        log.info("%s %s lane=%s%s", topic, entry.lane.agent_id, entry.id, f": {why}" if why else "")
         self._feed.publish(topic, data)
         if self._notify is not None and topic not in (LEASE_HELD, LEASE_DROPPED):
             self._notify.post(topic, data)

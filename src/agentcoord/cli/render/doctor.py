@@ -72,13 +72,36 @@ def _explained(explanation: Explanation) -> list[str]:
     if found is not None:
         where = [f"- mount_point: {printable(found.mount.point)}", f"- type: {printable(found.mount.type)}"]
         where.append(f"- locks: {found.locks}" + ("" if found.fault is None else f" ({printable(found.fault)})"))
+    daemon = [f"- {name}: {_word(value)}" for name, value in _daemon(explanation).items()]
     findings: list[str] = []
     for finding in explanation.findings:
         findings.append(f"- {finding.severity} {finding.id}: {finding.summary}")
         if finding.mend is not None:
             findings.append(f"  {finding.mend}")
     none = ["- none"]
-    return ["settings", *(settings or none), "file_system", *(where or none), "findings", *(findings or none)]
+    lines = ["settings", *(settings or none), "file_system", *(where or none), "daemon", *(daemon or none)]
+    return [*lines, "findings", *(findings or none)]
+
+
+def _daemon(explanation: Explanation) -> Document:
+    """Give what was seen of the daemon; `running` and `lingers` are null where that cannot be told."""
+    seen = explanation.daemon
+    if seen is None:
+        return {}
+    return {
+        "running": None if seen.fault is not None else seen.version is not None,
+        "version": seen.version,
+        "socket": seen.socket,
+        "service": seen.service,
+        "program": seen.program,
+        "lingers": seen.lingers,
+    }
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "-" if value is None else printable(str(value))
 
 
 def _facts(report: Report) -> Document:
@@ -126,6 +149,7 @@ def _explanation(explanation: Explanation) -> Document:
             "locks": found.locks,
             "fault": found.fault,
         },
+        "daemon": _daemon(explanation) or None,
         "findings": [
             {"id": finding.id, "severity": finding.severity, "summary": finding.summary, "mend": finding.mend}
             for finding in explanation.findings

@@ -12,6 +12,7 @@ from agentcoord.errors import CoordError, Defect, StoreError, Unreadable, UsageE
 from agentcoord.files import printable
 from agentcoord.operations.context import readable, require_object
 from agentcoord.operations.doctor.checks import check_backend
+from agentcoord.operations.doctor.daemon import DaemonSeen, findings_of
 from agentcoord.operations.doctor.findings import Aside, Finding, of_errors, of_file_system, of_survey
 from agentcoord.operations.doctor.fleet import examine_fleet, mismatch
 from agentcoord.operations.doctor.report import Explanation, Report, with_evidence
@@ -46,11 +47,13 @@ async def explain(
     settings: Sequence[Origin],
     hints: Sequence[Finding],
     prefix: str | None = None,
+    daemon: DaemonSeen | None = None,
 ) -> tuple[Report, CoordError | None]:
     """Complete a report with all that can be found out; also gives the error at which the plain doctor ends.
 
     `faults` is what went wrong before, such as why there is no backend to ask, and `hints` is what the
-    settings show to be wrong; `prefix` is the part of a fleet's state that was asked for.
+    settings show to be wrong; `prefix` is the part of a fleet's state that was asked for, `daemon` what was seen of
+    the daemon.
     """
     met = list(faults)
     fleet = report.backend.kind == "http"
@@ -87,7 +90,8 @@ async def explain(
         known = {finding.summary for finding in findings}
         findings += of_survey(seen, ground.root, known=known, deep=report.deep)
     findings += hints
-    explanation = Explanation(settings=tuple(settings), file_system=found, findings=tuple(findings))
+    findings += [] if daemon is None else findings_of(daemon)
+    explanation = Explanation(settings=tuple(settings), file_system=found, daemon=daemon, findings=tuple(findings))
     first = met[0] if met else None
     status = report.status if first is None else "error"
     return replace(report, status=status, explanation=explanation), first

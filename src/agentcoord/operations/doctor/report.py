@@ -16,6 +16,7 @@ from agentcoord.stores.filesystem import FileSystem, require_locks
 from agentcoord.version import VERSION
 
 if TYPE_CHECKING:  # most reports are not explained
+    from agentcoord.operations.doctor.daemon import DaemonSeen
     from agentcoord.operations.doctor.findings import Finding
     from agentcoord.settings.provenance import Origin
 
@@ -32,10 +33,11 @@ class Backend(Struct, frozen=True):
 
 
 class Explanation(Struct, frozen=True):
-    """What stands behind a report: where settings came from, where a local root lies, all that is wrong."""
+    """What stands behind a report: where settings came from, where a local root lies, the daemon, all that is wrong."""
 
     settings: "tuple[Origin, ...]" = ()
     file_system: FileSystem | None = None
+    daemon: "DaemonSeen | None" = None
     findings: "tuple[Finding, ...]" = ()
 
 
