@@ -33,6 +33,7 @@ lint: $(DEV)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
+	@$(BIN)/pyright --pythonplatform Darwin src
 	@$(BIN)/lint-imports --no-logo
 
 bench: $(DEV)

@@ -383,3 +383,24 @@ def test_only_a_file_is_changed(tmp_path: Path, kind: str) -> None:
     with pytest.raises(OSError, match="symbolic|directory|Invalid"), files.changing(str(path)) as change:
         change.content()
     assert sorted(os.listdir(tmp_path)) == ["file", "file.lock"]
+
+
+@pytest.mark.parametrize("kind", ["symlink", "directory", "FIFO"])
+def test_what_is_no_file_is_not_read_and_leaves_no_descriptor_open(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    if kind == "symlink":
+        path.symlink_to(__file__)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        os.mkfifo(path)
+    before = lowest_free_descriptor()
+    with pytest.raises(OSError, match="symbolic|Invalid"), files.opened_file(str(path)):
+        pass
+    assert lowest_free_descriptor() == before
+
+
+def lowest_free_descriptor() -> int:
+    found = os.open("/", os.O_RDONLY)
+    os.close(found)
+    return found

@@ -15,6 +15,7 @@ import stat
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 from agentcoord.errors import Busy
 
@@ -155,21 +156,31 @@ class Change:
     def content(self) -> bytes:
         """Give what is there, b"" of nothing. Raises OSError, ELOOP for a symlink and EINVAL for what is no file."""
         try:
-            fd = os.open(self._name, _CONTENT_FLAGS, dir_fd=self._directory)
+            with opened_file(self._name, directory=self._directory) as file:
+                return file.read()
         except FileNotFoundError:
             return b""
-        try:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), self._name)
-            with open(fd, "rb", closefd=False) as file:
-                return file.read()
-        finally:
-            os.close(fd)
 
     def replace(self, data: bytes) -> None:
         """Put `data` there for good. Raises OSError."""
         temporary = f"{self._name}.tmp-{os.getpid()}-{os.urandom(8).hex()}"
         replace_durably(self._name, data, umask=self._umask, directory=self._directory, temporary=temporary)
+
+
+@contextmanager
+def opened_file(path: str, *, directory: int | None = None) -> Generator[BinaryIO]:
+    """Open a file to be read, and close it again. No symlink is followed, and no pipe or device is waited for.
+
+    Raises OSError, ELOOP for a symlink and EINVAL for what is no file.
+    """
+    fd = os.open(path, _CONTENT_FLAGS, dir_fd=directory)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
+        with open(fd, "rb", closefd=False) as file:  # `open` closes no descriptor that it turns down
+            yield file
+    finally:
+        os.close(fd)
 
 
 @contextmanager

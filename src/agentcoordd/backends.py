@@ -96,7 +96,8 @@ class OpenBackends:
         self._serves = serves
         self._token_of = token_of
         self._open: dict[HttpBackend, tuple[AsyncExitStack, Store]] = {}
-        self._threads: dict[str, _Threads] = {}
+        self._threads: dict[tuple[str, bool], _Threads] = {}
+        """The threads of each root that is worked on, and those for its long work."""
         self._aside = anyio.CapacityLimiter(_THREADS)
 
     async def __aenter__(self) -> Self:
@@ -119,8 +120,7 @@ class OpenBackends:
     async def perform(self, backend: Backend, deed: Deed[_T], *, settle: bool = True) -> _T:
         """Do a deed with the open store. Raises CoordError as the deed does, or when it cannot be opened."""
         if isinstance(backend, LocalBackend):
-            threads = self._threads.setdefault(backend.root, _Threads(backend.root))
-            return await threads.perform(deed, settle=settle)
+            return await self._perform_locally(backend.root, deed, settle=settle, aside=False)
         store = await self._store(backend)
         try:
             return await deed(store)
@@ -132,12 +132,11 @@ class OpenBackends:
     async def perform_aside(self, backend: Backend, deed: Deed[_T]) -> _T:
         """Do a deed that may take minutes, in a thread that nobody else waits for; a server gets a connection for it.
 
-        Cancelled, it ends as soon as it waits for the server, and on local files at its own end. Raises CoordError as
-        the deed does, or when the store cannot be opened.
+        Cancelled, it ends as soon as it waits for the server; on local files it is left behind at once, and changes no
+        record after that. Raises CoordError as the deed does, or when the store cannot be opened.
         """
         if isinstance(backend, LocalBackend):
-            local = open_root(backend.root)
-            return await anyio.to_thread.run_sync(lambda: settled(deed(local)), limiter=self._aside)
+            return await self._perform_locally(backend.root, deed, settle=True, aside=True)
         token = self._token_of(backend.url)
         selection = Selection(kind="http", backend_source="cli", url=backend.url, token=token)
         try:
@@ -145,6 +144,15 @@ class OpenBackends:
         except StoreError:
             await anyio.lowlevel.checkpoint_if_cancelled()
             raise
+
+    async def _perform_locally(self, root: str, deed: Deed[_T], *, settle: bool, aside: bool) -> _T:
+        key = root, aside
+        threads = self._threads.setdefault(key, _Threads(root))
+        try:
+            return await threads.perform(deed, settle=settle)
+        finally:
+            if not threads.in_use:  # callers may name any number of roots
+                self._threads.pop(key, None)
 
     async def _store(self, backend: HttpBackend) -> Store:
         if (found := self._open.get(backend)) is not None:
@@ -205,7 +213,12 @@ class _Threads:
         self._root = root
         self._limiter = CapacityLimiter(_THREADS)
         self._lock = threading.Lock()
-        self._stuck = 0
+        self._waiting = self._stuck = 0
+
+    @property
+    def in_use(self) -> bool:
+        """Whether somebody waits for a thread, or one hangs."""
+        return self._waiting > 0 or self._stuck > 0
 
     async def perform(self, deed: Deed[_T], *, settle: bool) -> _T:
         """Do a deed in a thread. Raises StoreError as it does, and when all threads hang already."""
@@ -213,11 +226,14 @@ class _Threads:
             raise StoreError(f"state root does not answer: {self._root}")
         work = _Work(self)
         store = open_root(self._root, settle=settle, behalf=Behalf(require_wanted=work.require_wanted))
+        self._waiting += 1
         try:
             return await anyio.to_thread.run_sync(work.do, deed, store, abandon_on_cancel=True, limiter=self._limiter)
         except BaseException:
             work.abandon()
             raise
+        finally:
+            self._waiting -= 1
 
     def count(self, more: int) -> None:
         """Count threads that nobody waits for."""

@@ -15,6 +15,9 @@ from agentcoord.files import cause_of
 from agentcoord.protocol.records import ARCHIVE_DAYS, HOT_DAYS, SYNTHETIC_HOT_DAYS
 
 MAX_BYTES = 1 << 20
+
+_LONGEST = 366 * 24 * 60 * 60
+"""Seconds: what is further away than the calendar reaches could not be shown."""
 _NAME = "agentcoordd"
 
 
@@ -87,8 +90,8 @@ def _require_times(found: Configuration, path: str) -> None:
         times["gc.seconds"] = gc.seconds
         days = {f"gc.{name}": getattr(gc, name) for name in ("hot_days", "archive_days", "synthetic_hot_days")}
     for name, seconds in times.items():
-        if seconds is not None and seconds <= 0:
-            raise ConfigError(f"{path}: {name} has to be more than 0 seconds")
+        if seconds is not None and not 0 < seconds <= _LONGEST:
+            raise ConfigError(f"{path}: {name} has to be more than 0 seconds, and a year of {_LONGEST} at most")
     for name, number in days.items():
         if number < 0:
             raise ConfigError(f"{path}: {name} has to be zero days or more")

@@ -8,10 +8,12 @@ import gc
 import logging
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
+from time import monotonic
 
 import anyio
 from anyio.abc import TaskGroup
@@ -60,6 +62,8 @@ DRAIN_SECONDS = 5.0
 _DESCRIPTORS = 16_384
 PARTING_SECONDS = 1.0
 """How long callers may take to read their last answers."""
+THREADS_SECONDS = 1.0
+"""How long work on files that nobody waits for any more may take to end."""
 
 HELP = """\
 Usage: agentcoordd run [--serve-any-root] [--log-file]
@@ -107,9 +111,24 @@ def run(options: Options, env: Mapping[str, str]) -> int:
     os.chdir("/")  # never at work inside somebody's repository
     listener = open_listener(path, uid, given)
     try:
-        return anyio.run(_serve, options, env, configuration, listener, tally, state)
+        status = anyio.run(_serve, options, env, configuration, listener, tally, state)
     finally:
         listener.close()
+    _leave(status)
+    return status
+
+
+def _leave(status: int) -> None:
+    """End the process here and now if a thread hangs in a file system: Python itself would wait for it without end."""
+    end = monotonic() + THREADS_SECONDS
+    for thread in threading.enumerate():
+        if thread is threading.current_thread() or thread.daemon:
+            continue
+        thread.join(max(0.0, end - monotonic()))
+        if thread.is_alive():
+            log.warning("a state root does not answer; what was to be read of it is left")
+            logging.shutdown()
+            os._exit(status)
 
 
 def warm(*, remote: bool) -> None:

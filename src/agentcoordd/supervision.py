@@ -35,7 +35,7 @@ class Notifier:
         if not address.startswith(("/", "@")):
             return
         try:
-            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sender:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.setblocking(False)
                 sender.sendto("\n".join(lines).encode(), "\0" + address[1:] if address[0] == "@" else address)
         except OSError:

@@ -1,12 +1,20 @@
 """Subscribers learn who asks for attention, whichever program wrote it, and once."""
 
 import json
+import threading
 from collections.abc import Generator
+from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
 from agentcoord.protocol.documents import Document
+from agentcoordd.api.subscriptions import Feed
+from agentcoordd.clock import SystemClock
+from agentcoordd.services.attention import Attention
+from agentcoordd.stamps import Tree
+from tests.command import PATIENCE
 from tests.daemon.remembering import command, configure, lay
 from tests.daemon.running import Caller, Daemon, run, until, words
 from tests.protocol.test_attention import OPEN as EXAMPLE
@@ -55,6 +63,26 @@ def test_what_any_program_asks_and_settles_is_told(daemon: Daemon) -> None:
     lay(daemon.root, path_of("a-3"), b"{")
     told = next_told(caller)
     assert (told["id"], told["status"]) == ("a-3", None)
+
+
+async def test_a_root_that_does_not_answer_keeps_no_daemon_from_starting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    let_go, looked = threading.Event(), list[str]()
+
+    def hang(tree: Tree) -> list[str]:
+        let_go.wait(PATIENCE)
+        looked.append("at last")
+        return []
+
+    monkeypatch.setattr("agentcoordd.services.attention._FIRST", 0.01)
+    monkeypatch.setattr(Tree, "look", hang)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(Attention([str(tmp_path)], Feed(), SystemClock()).run)
+        assert looked == []
+        tasks.cancel_scope.cancel()
+    assert looked == []
+    let_go.set()
 
 
 def test_a_root_that_comes_later_is_watched(daemon: Daemon) -> None:

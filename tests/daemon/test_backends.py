@@ -1,14 +1,19 @@
 """Backends that are opened once, used beside an event loop, and given a new token when the old one is turned down."""
 
+import threading
 from collections.abc import Generator
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
 import pytest
 
 from agentcoord.errors import Rejected, StoreError, UsageError
 from agentcoord.settings.selection import Secret
 from agentcoord.stores.base import Store, Stored
 from agentcoordd.backends import HttpBackend, LocalBackend, OpenBackends, shown
+from tests.command import PATIENCE
+from tests.daemon.running import until
 from tests.stores.http_server import TOKEN, Server, State
 
 
@@ -38,6 +43,34 @@ async def test_local_files_are_read_and_written(tmp_path: Path) -> None:
         stored = await backends.perform(backend, read)
     assert stored is not None
     assert stored.version == version
+
+
+async def test_long_work_on_files_that_hang_is_left_behind_and_changes_no_record_later(tmp_path: Path) -> None:
+    backend, let_go, over = LocalBackend(str(tmp_path)), threading.Event(), list[str]()
+
+    async def hangs(store: Store) -> None:
+        started.set()
+        let_go.wait(PATIENCE)
+        try:
+            await store.write("claims/o/r/7.json", {"a": 1}, version=None, note="")
+        except StoreError as error:
+            over.append(str(error))
+
+    async with opened() as backends:
+        for _ in range(4):
+            started = threading.Event()
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(backends.perform_aside, backend, hangs)
+                await anyio.to_thread.run_sync(started.wait)
+                tasks.cancel_scope.cancel()
+        with pytest.raises(StoreError, match=f"state root does not answer: {tmp_path}"):
+            await backends.perform_aside(backend, read)
+        assert await backends.perform(backend, read) is None
+        assert await backends.perform_aside(LocalBackend(str(tmp_path / "other")), read) is None
+        let_go.set()
+        await anyio.to_thread.run_sync(lambda: until(lambda: len(over) == 4))
+        assert over == ["nothing more was written: it took too long"] * 4
+        assert await backends.perform_aside(backend, read) is None
 
 
 class Pause:

@@ -1,9 +1,12 @@
 """Commands of callers on a remote backend: waited for in the daemon's loop, with the caller's own token."""
 
+import os
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
+from agentcoord.files import release_lock, take_lock
 from tests.daemon.running import Daemon, run, until, words
 from tests.stores.http_server import TOKEN, Reply, Server, State
 
@@ -58,3 +61,26 @@ def test_others_are_served_while_a_backend_hangs_and_the_command_can_be_cancelle
     caller.send(method="cancel", params={"id": 1})
     assert caller.answer()["error"]["code"] == -32003
     until(lambda: daemon.status()["commands"]["used"] == 0)
+
+
+def test_others_are_served_while_a_command_waits_for_the_lock_of_a_mirror(daemon: Daemon, env: dict[str, str]) -> None:
+    mirror = daemon.root / "log.tsv"
+    daemon.root.mkdir(parents=True)
+    held = take_lock(str(mirror))
+    try:
+        caller = daemon.call()
+        params = words("log", "--sync", env=env | {"AGENT_COORD_STATUS_STATE_ROOT": str(daemon.root)})
+        caller.send(id=1, method="cli.run", params=params)
+        assert caller.next()["method"] == "accepted"
+        caller.send(method="go", params={"id": 1})
+        descriptors = Path(f"/proc/{daemon.processes[0].pid}/fd")
+        until(lambda: f"{mirror}.lock" in [os.readlink(found) for found in descriptors.iterdir()])
+        caller.send(id=2, method="daemon.status", params={})
+        frames = [caller.next()]
+        while frames[-1].get("id") != 2:
+            frames.append(caller.next())
+        assert [frame["id"] for frame in frames if "id" in frame] == [2]
+        assert frames[-1]["result"]["commands"]["used"] == 1
+    finally:
+        release_lock(held)
+    assert caller.answer()["result"]["exit"] == 0

@@ -6,6 +6,7 @@ from collections.abc import Generator
 import pytest
 
 from agentcoord.files import release_lock, take_lock
+from tests.command import PATIENCE
 from tests.daemon.running import Caller, Daemon, until
 from tests.daemon.stage import sleeping
 from tests.faults.commands import ALONE, Machine, hold
@@ -14,11 +15,24 @@ from tests.stores.http_server import TOKEN, Reply, Server, State
 HASTY = """\
 import sys
 import agentcoordd.services.keeper as keeper
-keeper.HOLD_SECONDS = 0.5
+import agentcoordd.api.records as records
+keeper.HOLD_SECONDS = records.ANSWER_SECONDS = 0.5
 from agentcoordd.__main__ import main
 sys.exit(main())
 """
 """The daemon, but sooner at the end of its patience."""
+
+
+STUCK = """\
+import sys, threading
+import agentcoordd.services.attention as attention
+from agentcoordd.stamps import Tree
+attention._FIRST = 0.1
+Tree.look = lambda tree: threading.Event().wait()
+from agentcoordd.__main__ import main
+sys.exit(main())
+"""
+"""The daemon, on a disk that never answers when it is looked at."""
 
 
 @pytest.fixture(autouse=True)
@@ -85,3 +99,30 @@ def test_files_that_hang_keep_nobody_waiting_and_are_not_written_later(
 
     until(holds)  # as soon as the threads are back
     assert not (machine.root / "heartbeats/dan.json").exists()
+
+
+def test_a_root_that_does_not_answer_holds_up_neither_the_start_nor_the_end(
+    daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tests.daemon.running.COMMAND", [sys.executable, "-c", STUCK, "run"])
+    process = daemon.start()
+    process.terminate()
+    assert process.wait(PATIENCE) == 0
+    assert daemon.said().splitlines()[-1].endswith("a state root does not answer; what was to be read of it is left")
+
+
+def test_a_request_on_files_that_hang_is_given_up_and_changes_nothing_later(daemon: Daemon) -> None:
+    daemon.start()
+    record = daemon.root / "claims/o/r/7.json"
+    record.parent.mkdir(parents=True)
+    params = {"backend": {"kind": "local", "root": str(daemon.root)}, "agent_id": "ana", "repo": "o/r", "target": "7"}
+    lock = take_lock(str(record))
+    try:
+        refused = daemon.call().ask("claim.acquire", params)["error"]
+        assert refused["message"] == "given up: the backend did not answer within 0.5 s"
+        assert refused["data"] == {"exit": 2}
+    finally:
+        release_lock(lock)
+    until(lambda: daemon.status()["commands"]["used"] == 0)
+    assert not record.exists()
+    assert daemon.call().ask("claim.acquire", params)["result"]["record"]["agent_id"] == "ana"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.daemon.remembering import configure
 from tests.daemon.running import Daemon
 from tests.faults.commands import ALONE, EXEC, ITEM, REQUIRED, Machine, modes
 
@@ -15,6 +16,7 @@ def test_records_and_directories_are_made_as_by_the_caller(
     daemon: Daemon, machine: Machine, daemons: str, callers: str
 ) -> None:
     other = daemon.directory / "other"
+    configure(daemon, mirror={"on": False})  # or the daemon may be first, and makes the mirror as its own
     daemon.start(before=under(daemons))
     for command in (
         ("claim", "--agent-id", "ana", *ITEM),

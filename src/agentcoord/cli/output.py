@@ -8,6 +8,7 @@ from msgspec import Struct, field
 
 from agentcoord.errors import Exit
 from agentcoord.files import discreet
+from agentcoord.operations.context import Aside, here
 from agentcoord.protocol.documents import Document
 from agentcoord.stores.base import OWN, Behalf
 
@@ -47,6 +48,8 @@ class Invocation(Struct, frozen=True):
     node: str = ""
     terminal: Terminal = Terminal()
     behalf: Behalf = OWN
+    aside: Aside = here
+    """What does work on files in a process that has others to serve while a backend is waited for."""
     again: bool = False
     """Whether a daemon was lost with this command, which so is run with the same clock and chance once more."""
     own: bool = False

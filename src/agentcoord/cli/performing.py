@@ -13,13 +13,13 @@ from agentcoord.cli.commands import GROUPS
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.errors import ConfigError, StoreError, UsageError
-from agentcoord.operations.context import Context
+from agentcoord.operations.context import Context, here
 from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.protocol.documents import Document
 from agentcoord.settings.environment import implicit_root
 from agentcoord.settings.selection import Flags
 from agentcoord.settings.value import Settings
-from agentcoord.stores.opening import absolute, open_local, open_store
+from agentcoord.stores.opening import absolute, open_local, open_store, takes_waiting
 
 if TYPE_CHECKING:
     from agentcoord.cli.keeping import Keeping
@@ -49,6 +49,7 @@ async def _context(settings: Settings, invocation: Invocation, output: Output) -
             notices=output.stderr,
             asked=output.asked,
             again=invocation.again,
+            aside=invocation.aside if takes_waiting(settings.selected) else here,
         )
 
 

@@ -1,6 +1,7 @@
 """`gc` beside the mirror, which may be all that is left of what it drops: syncing first, and saying what is missing."""
 
 from collections.abc import Callable
+from functools import partial
 
 from agentcoord.cli.output import Output
 from agentcoord.errors import StoreError
@@ -33,15 +34,15 @@ async def collect(
         synced = await sync_mirror(context, TrailRequest(sync=True), mirror_root(), afresh=True, umask=umask)
 
     result = await retain(context, request, first=sync if sync_first else None, telling=notices and not sync_first)
-    if result.dropped and (lacking := _lacking(result, mirror_root)) is not None and lacking.count:
+    if result.dropped and (lacking := await _lacking(context, result, mirror_root)) is not None and lacking.count:
         output.stderr.append(_notice(lacking, executed=request.execute))
     return result, synced
 
 
-def _lacking(result: Retention, mirror_root: Callable[[], str]) -> Lacking | None:
+async def _lacking(context: Context, result: Retention, mirror_root: Callable[[], str]) -> Lacking | None:
     """Compare with the mirror; where there is no place for one, a round that went well is not to fail for it."""
     try:
-        return find_lacking(result.dropped, mirror_root())
+        return await context.aside(partial(find_lacking, result.dropped, mirror_root()))
     except StoreError:
         return None
 
@@ -57,5 +58,5 @@ def _notice(lacking: Lacking, *, executed: bool) -> str:
         events = f"{lacking.count} {'event' if one else 'events'} that would be dropped"
         hint = "run agent-coord log --sync first, or agent-coord gc --execute --sync-first"
     path = printable(lacking.path)
-    where = path if lacking.found else f"{path}, which is not there"
+    where = path if lacking.fault is None else f"{path}, which {lacking.fault}"
     return f"notice: {events} {'is' if one else 'are'} not in the mirror {where}: {hint}"

@@ -7,9 +7,10 @@ it goes out as an Output, so that whoever asked need not be this process.
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentcoord.cli import usage
 from agentcoord.cli.commands import BY_COMMAND, GROUPS, named
@@ -19,6 +20,7 @@ from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.cli.performing import PERFORMERS, explain_configuration, flags_of
 from agentcoord.errors import ConfigError, CoordError, StackUsageError, StoreError, UsageError
 from agentcoord.files import discreet
+from agentcoord.operations.context import Aside
 from agentcoord.settings.selection import Selection, SelectionError
 from agentcoord.settings.value import Settings, load_as_far, without_user_file
 from agentcoord.stores.opening import open_root, require_address, settle, takes_waiting
@@ -73,14 +75,6 @@ class Chosen(Struct, frozen=True):
     settings: Settings
 
 
-class Aside(Protocol):
-    """Runs a function in a thread of its own, and gives what it returns or raises."""
-
-    async def __call__(self, function: Callable[[], _T], /) -> _T:
-        """Wait for the function's end; who stops waiting does not stop the function."""
-        ...
-
-
 Agree = Callable[[Chosen | None], Awaitable[None]]
 """Asked before anything is done, with what was chosen; None when the words were already enough for the answer."""
 
@@ -93,6 +87,7 @@ async def run_for(invocation: Invocation, aside: Aside, agree: Agree) -> Output:
     """
     output = Output()
     task = None
+    invocation = replace(invocation, aside=aside)
     with _answering(output):
         task = await aside(partial(_begin, invocation, output))
     await agree(None if task is None else task.chosen)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -9,6 +10,21 @@ from agentcoord.errors import Defect, StoreError, Unreadable
 from agentcoord.protocol.documents import Document, is_document
 from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.stores.base import Store, Stored
+
+_T = TypeVar("_T")
+
+
+class Aside(Protocol):
+    """Does work on files where others do not have to wait for it, and gives what it returns or raises."""
+
+    async def __call__(self, function: Callable[[], _T], /) -> _T:
+        """Wait for the function's end; who stops waiting does not stop the function."""
+        ...
+
+
+async def here(function: Callable[[], _T], /) -> _T:
+    """Do it where it stands: right where nobody else would wait, as in a process or a thread with one thing to do."""
+    return function()
 
 
 class Context(Struct, frozen=True):
@@ -26,6 +42,8 @@ class Context(Struct, frozen=True):
     asked: list[Document] = field(default_factory=list[Document])
     """Requests for attention that were written, as they now stand, for whoever tells others of them."""
     again: bool = False
+    aside: Aside = here
+    """For work on files other than the store's."""
 
 
 async def read_object(store: Store, path: str, kind: str) -> tuple[Document, Stored] | None:

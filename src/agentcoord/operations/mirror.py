@@ -4,16 +4,16 @@ Where the store can tell unread which records it had before, only what is new si
 """
 
 import errno
-import os
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 from msgspec import Struct
 
 from agentcoord.errors import Busy, StoreError
-from agentcoord.files import LOCK_WAIT, Change, cause_of, changing, printable
+from agentcoord.files import LOCK_WAIT, Change, cause_of, changing, opened_file, printable
 from agentcoord.operations.context import Context
-from agentcoord.operations.mirrored import Mirrored, Skimming, read_mirrored, write_mirrored
+from agentcoord.operations.mirrored import FEW, Mirrored, Skimming, read_mirrored, write_mirrored
 from agentcoord.operations.trail import TrailRequest, read_lines
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.mirror import insert, line_of, merge
@@ -34,11 +34,11 @@ class Synced(Struct, frozen=True):
 
 
 class Lacking(Struct, frozen=True):
-    """How many of some events have no line in the mirror, and where that is; not `found`: it cannot be read."""
+    """How many of some events have no line in the mirror, and where that is; `fault`: why it cannot be read."""
 
     count: int
     path: str
-    found: bool
+    fault: str | None = None
 
 
 async def sync_mirror(
@@ -49,10 +49,12 @@ async def sync_mirror(
     afresh: bool = False,
     wait: float = LOCK_WAIT,
     umask: int | None = None,
+    few: int = FEW,
 ) -> Synced:
     """Merge the whole trail into the mirror below `root`, an absolute path; the state itself is only read.
 
-    `afresh` has every record read, also those that the mirror is known to have. Raises StoreError for a trail that
+    `afresh` has every record read, also those that the mirror is known to have, as they are read where there are only
+    `few`. Raises StoreError for a trail that
     is not known to be complete, and when the mirror cannot be written: Busy when somebody else has been syncing for
     `wait` seconds. A new mirror has the modes that `umask` leaves, or this process's own.
     """
@@ -66,10 +68,11 @@ async def sync_mirror(
     while True:
         skimming = None
         if isinstance(store, Marking):
-            skimming = Skimming(store, known, now, include_synthetic=request.include_synthetic)
+            skimming = Skimming(store, known, now, include_synthetic=request.include_synthetic, few=few)
         lines = await read_lines(context, request, line_of, skimming)
         made = None if skimming is None else skimming.made()
-        added = _change(path, above, lines, known, made, wait=wait, umask=umask)
+        change = partial(_change, path, above, lines, known, made, wait=wait, umask=umask)
+        added = await context.aside(change)
         if added is not None:
             return Synced(added, path)
         # What was skipped need not be in this mirror.
@@ -97,7 +100,7 @@ def _change(
             if made is not None:
                 made.stamp = change.stamp()
                 made.tidy = bool(added) or (known is not None and known.tidy)
-                if made != known and (any(made.events.values()) or any(made.claims.values())):
+                if made != known and made.count:
                     # Without it the next sync only reads more.
                     with suppress(OSError):
                         write_mirrored(above, made, umask=umask)
@@ -129,13 +132,14 @@ def find_lacking(events: Sequence[Document], root: str) -> Lacking:
     path = f"{root.rstrip('/')}/{MIRROR}"
     wanted = {line_of(row_of(event_of(event))) for event in events if event.get("synthetic") is not True}
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(descriptor, "rb") as file:  # of a pipe, which is no mirror, there is nothing to wait for
+        with opened_file(path) as file:
             for line in file:
                 wanted.discard(line.rstrip(b"\n").decode(errors="surrogateescape"))
-    except OSError:
-        return Lacking(len(wanted), path, found=False)
-    return Lacking(len(wanted), path, found=True)
+    except FileNotFoundError:
+        return Lacking(len(wanted), path, "is not there")
+    except OSError as error:
+        return Lacking(len(wanted), path, f"cannot be read ({cause_of(error)})")
+    return Lacking(len(wanted), path)
 
 
 def _unwritable(path: str, error: OSError) -> StoreError:

@@ -3,30 +3,36 @@
 Records of the trail are made once and never changed, so one that is in the mirror need not be read again: its name and
 mark tell it. What is known is kept beside the mirror, with the stamp that the mirror had then. It is a cache and no
 more: missing, damaged, of another root, or of a mirror that has changed since, it is passed over, and the trail is read
-in full. That is also done once a day, for records that somebody changed where they stand.
+in full. That is also done once a day, for records that somebody changed where they stand; of few records all are read
+each time, since that costs next to nothing.
 """
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import datetime
 
 import msgspec
 from msgspec import Struct, field
 
-from agentcoord.files import DIRECTORY_FLAGS, make_directory, opened_directory, replace_durably
+from agentcoord.files import DIRECTORY_FLAGS, make_directory, opened_directory, opened_file, replace_durably
+from agentcoord.marks import OF_DIRECTORY, Mark, Marks
 from agentcoord.protocol.envelopes import Identity
 from agentcoord.protocol.paths import event_path
 from agentcoord.protocol.trail import EventRecord
-from agentcoord.stores.base import Decode, Listing, Mark, Marking, Marks
+from agentcoord.stores.base import Decode, Listing, Marking
 
 CACHE = ".cache"
 NAME = "log.tsv.json"
 """Where it is kept, below the mirror's directory."""
 
-FORMAT = 1
+FORMAT = 2
 TRUSTED = 24 * 60 * 60
 """Seconds until the whole trail is read once more."""
 
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+FEW = 500
+"""Records that are read each time, whatever is known of them."""
+
 _LARGEST = 256 * 1024 * 1024
 
 
@@ -60,6 +66,11 @@ class Mirrored(Struct):
 
     format: int = FORMAT
 
+    @property
+    def count(self) -> int:
+        """How many records it names."""
+        return _count(self.events) + _count(self.claims)
+
     def is_good(self, root: str, now: datetime) -> bool:
         """Tell whether this says anything of a root now; a clock that was set back has all read anew."""
         return self.format == FORMAT and self.root == root and 0 <= now.timestamp() - self.read_at < TRUSTED
@@ -68,9 +79,13 @@ class Mirrored(Struct):
 class Skimming:
     """One reading of a trail that skips what the mirror has, and takes note of what it will have."""
 
-    def __init__(self, store: Marking, known: Mirrored | None, now: datetime, *, include_synthetic: bool) -> None:
+    def __init__(
+        self, store: Marking, known: Mirrored | None, now: datetime, *, include_synthetic: bool, few: int = FEW
+    ) -> None:
         self._store, self._include_synthetic = store, include_synthetic
-        self._known = known = known or Mirrored(store.root, int(now.timestamp()))
+        if known is None or known.count <= few:
+            known = Mirrored(store.root, int(now.timestamp()) if known is None else known.read_at)
+        self._known = known
         self._made = Mirrored(store.root, known.read_at, with_simulated=include_synthetic or known.with_simulated)
         self._marks: Marks = {}
         self.count = 0
@@ -82,7 +97,7 @@ class Skimming:
         wanted = known.simulated if self._include_synthetic and not known.with_simulated else set[str]()
         unread = self._skim("events", known.events, made.events, wanted)
         made.simulated = {path for path in known.simulated if _holds(made.events, path)}
-        self.count = sum(map(len, made.events.values())) - (0 if self._include_synthetic else len(made.simulated))
+        self.count = _count(made.events) - (0 if self._include_synthetic else len(made.simulated))
         return self._store.records(unread, decode=decode)
 
     def claims(self, decode: Decode) -> Listing:
@@ -92,15 +107,17 @@ class Skimming:
 
     def _skim(self, prefix: str, known: Known, skipped: Known, wanted: set[str]) -> list[str]:
         """Name what is below a prefix and not known, or wanted in any case; the rest is skipped."""
-        self._marks = self._store.marks(prefix)
+        self._marks = self._store.marks(prefix, known)
         unread: list[str] = []
         for above, marks in self._marks.items():
             before = known.get(above, {})
             if before == marks and not wanted:
                 skipped[above] = before
                 continue
-            skipped[above] = here = dict[str, Mark]()
+            skipped[above] = here = {OF_DIRECTORY: marks[OF_DIRECTORY]}
             for name, mark in marks.items():
+                if name == OF_DIRECTORY:
+                    continue
                 if before.get(name) == mark and above + name not in wanted:
                     here[name] = mark
                 else:
@@ -149,6 +166,10 @@ def _split(path: str) -> tuple[str, str]:
     return path[:end], path[end:]
 
 
+def _count(known: Known) -> int:
+    return sum(len(marks) - 1 for marks in known.values())  # without the directory's own
+
+
 def _holds(known: Known, path: str) -> bool:
     above, name = _split(path)
     return name in known.get(above, {})
@@ -160,9 +181,11 @@ def _holds(known: Known, path: str) -> bool:
 def read_mirrored(above: str) -> Mirrored | None:
     """Read what is known of the mirror in a directory; None where that is nothing that can be read."""
     try:
-        with opened_directory(above) as directory:
-            fd = os.open(f"{CACHE}/{NAME}", _FLAGS, dir_fd=directory)
-        with open(fd, "rb") as file:
+        with (
+            opened_directory(above) as directory,
+            _opened_cache(directory) as cache,
+            opened_file(NAME, directory=cache) as file,
+        ):
             return msgspec.json.decode(file.read(_LARGEST), type=Mirrored)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
@@ -172,8 +195,14 @@ def write_mirrored(above: str, mirrored: Mirrored, *, umask: int | None = None) 
     """Keep what is known; `umask` as for `make_directory`. Raises OSError."""
     with opened_directory(above) as directory:
         make_directory(CACHE, directory=directory, umask=umask)
-        cache = os.open(CACHE, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=directory)
+        with _opened_cache(directory) as cache:
+            replace_durably(NAME, msgspec.json.encode(mirrored), mode=0o600, directory=cache)
+
+
+@contextmanager
+def _opened_cache(above: int) -> Generator[int]:
+    cache = os.open(CACHE, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=above)
     try:
-        replace_durably(NAME, msgspec.json.encode(mirrored), mode=0o600, directory=cache)
+        yield cache
     finally:
         os.close(cache)

@@ -1,18 +1,15 @@
 """The promise every store keeps: a tree of JSON documents with compare-and-swap."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from agentcoord.errors import TooMany, Unreadable
+from agentcoord.marks import Marks
 from agentcoord.protocol.documents import decode
 
 Version = str
-Mark = int
-"""What tells a record unread from another one that takes its place."""
-Marks = Mapping[str, Mapping[str, Mark]]
-"""The marks of records, by directory with its slash and name in it."""
 Decode = Callable[[bytes], object]
 
 
@@ -110,8 +107,8 @@ class Store(Protocol):
 class Marking(Protocol):
     """A store that can tell, without reading a record, whether it is the one that was read before.
 
-    Whoever replaces a record, as every writer of one does, gives it another mark. One that is changed in its
-    place, by hand, may keep it.
+    Whoever replaces a record, as every writer of one does, or makes it anew gives it another mark. One that is changed
+    in its place, by hand, may keep it.
     """
 
     @property
@@ -119,8 +116,11 @@ class Marking(Protocol):
         """Where the records are."""
         ...
 
-    def marks(self, prefix: str) -> Marks:
-        """Give the marks of the records below a directory prefix, in no order. Raises StoreError as `list` does."""
+    def marks(self, prefix: str, known: Marks) -> Marks:
+        """Give the marks of the records below a directory prefix, in no order. Raises StoreError as `list` does.
+
+        `known` is what this gave before; what is certain to be the same is taken from there.
+        """
         ...
 
     def records(self, names: Sequence[str], *, decode: Decode = decode) -> Listing:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from agentcoord.errors import Conflict, Defect, StoreError, Unreadable, UsageError
 from agentcoord.files import LOCK_WAIT, cause_of, printable, release_lock, remove_durably, replace_durably, take_lock
+from agentcoord.marks import Marks
 from agentcoord.protocol.documents import decode, encode_pretty
 from agentcoord.protocol.paths import FAMILIES, require_safe
-from agentcoord.stores.base import OWN, Behalf, Decode, Listing, Marks, Stored, Version, require_few
+from agentcoord.stores.base import OWN, Behalf, Decode, Listing, Stored, Version, require_few
 from agentcoord.stores.tree import LAYOUT, MAX_RECORD_BYTES, ROOTLESS, Tree, load
 
 if TYPE_CHECKING:
@@ -122,10 +123,10 @@ class LocalStore:
         require_few(prefix, len(names), at_most)
         return self.records(names, decode=decode)
 
-    def marks(self, prefix: str) -> Marks:
-        """Give the inodes of the records below a directory prefix, in no order. Raises StoreError as `list` does."""
+    def marks(self, prefix: str, known: Marks) -> Marks:
+        """Give the marks of the records below a directory prefix, in no order. Raises StoreError as `list` does."""
         _require_spelled(prefix)
-        return self._tree.inodes_below(prefix)
+        return self._tree.marks_below(prefix, known)
 
     def records(self, names: Sequence[str], *, decode: Decode = decode) -> Listing:
         """List some of the records of `marks`, in the order given; contents are read as the listing is walked."""

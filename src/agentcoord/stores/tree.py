@@ -20,6 +20,7 @@ from agentcoord.files import (
     printable,
     shell_line,
 )
+from agentcoord.marks import Mark, Marks, mark_of_directory, marks_of
 from agentcoord.protocol.paths import is_record, may_be_dotted
 
 MAX_RECORD_BYTES = 8 * 1024 * 1024
@@ -273,16 +274,23 @@ class Tree:
         names.sort()
         return names
 
-    def inodes_below(self, prefix: str) -> dict[str, dict[str, int]]:
-        """Give the inodes of the files that `names_below` names, by directory with its slash and name; else as that."""
-        return {above: {entry.name: entry.inode() for entry in files} for above, files in self._files_below(prefix)}
+    def marks_below(self, prefix: str, known: Marks) -> Marks:
+        """Mark the files that `names_below` names, by directory with its slash and name; raises as that does."""
+        own: dict[str, Mark] = {}
+        return {
+            above: marks_of(files, own[above], known.get(above, {})) for above, files in self._files_below(prefix, own)
+        }
 
-    def _files_below(self, prefix: str) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
+    def _files_below(
+        self, prefix: str, own: dict[str, Mark] | None = None
+    ) -> Iterator[tuple[str, list[os.DirEntry[str]]]]:
         pending = [prefix] if self.has_directory(prefix) else []
         while pending:
             directory = pending.pop()
             above, files = directory + "/", list[os.DirEntry[str]]()
             try:
+                if own is not None:
+                    own[above] = mark_of_directory(f"{self.base}{directory}/.")
                 # The dot needs search permission too: without it the names could be read, but no record.
                 with os.scandir(f"{self.base}{directory}/.") as entries:
                     for entry in entries:

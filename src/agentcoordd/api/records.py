@@ -56,7 +56,7 @@ from agentcoordd.api.commands import Commands, Wanted
 from agentcoordd.api.deeds import Looks, StatusTarget, Told, Writes, words_of
 from agentcoordd.api.dispatch import Caller, Method, Refused
 from agentcoordd.api.messages import Fault
-from agentcoordd.api.rounds import Rounds
+from agentcoordd.api.sharing import Readings
 from agentcoordd.backends import Backend, Backends, HttpBackend, LocalBackend, shown
 from agentcoordd.index import Index, Key
 
@@ -69,6 +69,8 @@ MOST_AWAY = 16
 """As many as may be on their way to a server, which holds up nobody else if it hangs. Both leave room for commands."""
 TURN_SECONDS = 10.0
 """How long they wait before they are turned away."""
+ANSWER_SECONDS = 300.0
+"""How long one is worked on: a state root that hangs must not keep the room of all others for good."""
 
 _SESSION_SOURCE = "agent_coord_session_id"
 """How records call a session that was given by name."""
@@ -101,7 +103,7 @@ class Records:
         self._commands, self._service = commands, commands.service
         self._backends, self._index = backends, index
         self._here, self._away = anyio.Semaphore(MOST_AT_WORK), anyio.Semaphore(MOST_AWAY)
-        self._rounds = Rounds[Raw]()
+        self._readings = Readings[Raw]()
 
     def methods(self) -> list[Method]:
         """The methods of this module. They raise Refused and CoordError with one line for the caller."""
@@ -138,15 +140,20 @@ class Records:
 
     @asynccontextmanager
     async def _turn(self, turns: anyio.Semaphore) -> AsyncGenerator[None]:
-        """Wait until there is room. Raises Refused when there is none for long, or the daemon ends."""
+        """Wait until there is room. Raises Refused when there is none for long, or the daemon ends.
+
+        Work that takes too long is given up with StoreError: what came of it is unknown.
+        """
         try:
             with anyio.fail_after(TURN_SECONDS):
                 await turns.acquire()
         except TimeoutError:
             raise Refused(Fault.FAILED, f"too many requests are at work, for {TURN_SECONDS:.0f} s now") from None
         try:
-            with self._commands.at_work():
+            with self._commands.at_work(), anyio.fail_after(ANSWER_SECONDS):
                 yield
+        except TimeoutError:
+            raise StoreError(f"given up: the backend did not answer within {ANSWER_SECONDS:g} s") from None
         finally:
             turns.release()
 
@@ -209,7 +216,7 @@ class Records:
             return await self._answer(deed, params, caller)
         self._require_served(backend)
         key = (backend.root, params.repo, params.target)
-        return await self._rounds.share(key, partial(self._read, key, params))
+        return await self._readings.share(key, partial(self._read, key, params))
 
     async def _read(self, key: Key, params: StatusTarget) -> Raw:
         async with self._turn(self._here):

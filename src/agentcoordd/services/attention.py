@@ -8,6 +8,7 @@ import logging
 import os
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import anyio
@@ -15,7 +16,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from agentcoord.errors import StoreError
-from agentcoord.files import printable
+from agentcoord.files import opened_file, printable
 from agentcoord.protocol.attention import Key, require_stored
 from agentcoord.protocol.documents import Document, decode
 from agentcoord.protocol.instants import stamp
@@ -28,6 +29,8 @@ from agentcoordd.stamps import Tree
 CHANGED = "attention.changed"
 
 _LOOK = 0.5
+_FIRST = 5.0
+"""Seconds that the daemon waits at most for the first look at all of them."""
 _LOOK_SHARE = 50
 """A look is followed by so many times its own duration without one."""
 _MOST_READ = 256
@@ -48,10 +51,15 @@ class Attention:
         self._feed, self._clock = feed, clock
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Watch all of them until cancelled; started once it is known what is no news. No failure ends it."""
+        """Watch all of them until cancelled; started once it is known what is no news, or soon after: a state root
+        that does not answer is not waited for. No failure ends it.
+        """
         async with anyio.create_task_group() as tasks:
             for watched in self._watched.values():
-                await tasks.start(self._watch, watched)
+                tasks.start_soon(self._watch, watched)
+            with anyio.move_on_after(_FIRST):
+                for watched in self._watched.values():
+                    await watched.looked.wait()
             task_status.started()
 
     def told(self, backend: Backend, record: Document) -> None:
@@ -62,18 +70,15 @@ class Attention:
         else:
             watched.wake.set()
 
-    async def _watch(self, watched: "_Watched", *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        begun = False
+    async def _watch(self, watched: "_Watched") -> None:
         while True:
             watched.wake = anyio.Event()  # before the look: what a command writes during it is looked at after it
             try:
-                news = await anyio.to_thread.run_sync(watched.look)
+                news = await anyio.to_thread.run_sync(watched.look, abandon_on_cancel=True)
             except OSError as error:
                 watched.failed(error)
                 news = []
-            if not begun:  # what stands there already is known to whoever wants to know it
-                begun = True
-                task_status.started()
+            watched.looked.set()
             for key, record in news:
                 self._publish(watched.root, key, record)
             await self._clock.wait(watched.wake, watched.pause)
@@ -96,9 +101,11 @@ class _Watched:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
-        self.wake = anyio.Event()
+        self.wake, self.looked = anyio.Event(), anyio.Event()
         self._tree = Tree(f"{self.root}/attention", _DEPTH)
         self._marks: dict[str, dict[str, _Mark]] = {}
+        self._unseen: dict[str, bool] = {}
+        """Directories that could not be looked at, and whether what is found in them is news."""
         self._waiting: dict[str, None] = {}
         self._took = 0.0
         self._known = False
@@ -119,8 +126,10 @@ class _Watched:
         """Find the requests that have changed; None of one that is gone or not to be trusted. Raises OSError."""
         if not self._waiting:
             began = time.monotonic()
-            self._find()
-            self._took = time.monotonic() - began
+            try:
+                self._find()
+            finally:
+                self._took = time.monotonic() - began
         news: list[tuple[Key, Document | None]] = []
         for path in list(self._waiting)[:_MOST_READ]:
             del self._waiting[path]
@@ -128,23 +137,34 @@ class _Watched:
         return news
 
     def _find(self) -> None:
-        for directory in self._tree.look():
-            if directory.count("/") - self.root.count("/") != 1 + _DEPTH:
+        """Raises OSError for a directory that cannot be looked at, once all others were; it is tried again."""
+        changed = [path for path in self._tree.look() if path.count("/") - self.root.count("/") == 1 + _DEPTH]
+        unseen, self._unseen = self._unseen, {}
+        failure: OSError | None = None
+        for directory in dict.fromkeys([*unseen, *changed]):
+            # What was there when the daemon began is no news, also where it is seen only now.
+            is_news = unseen.get(directory, self._known)
+            try:
+                marks = _marks_in(directory)
+            except OSError as error:
+                failure, self._unseen[directory] = error, is_news
                 continue
-            marks, before = _marks_in(directory), self._marks.pop(directory, {})
+            before = self._marks.pop(directory, {})
             if marks:
                 self._marks[directory] = marks
-            if self._known:
+            if is_news:
                 names = sorted(name for name in {**before, **marks} if before.get(name) != marks.get(name))
                 self._waiting.update(dict.fromkeys(f"{directory}/{name}" for name in names))
-        self._known, self._told = True, False
+        self._known = True
+        if failure is not None:
+            raise failure
+        self._told = False
 
     def _read(self, path: str) -> Document | None:
         directory, _, name = path.rpartition("/")
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-            with open(descriptor, "rb") as file:
-                mark = _mark(os.fstat(descriptor))
+            with opened_file(path) as file:
+                mark = _mark(os.fstat(file.fileno()))
                 data = file.read(ACTIVE_RECORD_BYTES + 1)
             record = require_stored(path.removeprefix(f"{self.root}/"), decode(data))
         except (OSError, ValueError, StoreError) as error:
@@ -156,12 +176,16 @@ class _Watched:
 
 
 def _marks_in(directory: str) -> dict[str, _Mark]:
+    marks: dict[str, _Mark] = {}
     try:
         with os.scandir(directory) as entries:
-            found = [entry for entry in entries if entry.name.endswith(".json") and entry.name[0] != "."]
-            return {entry.name: _mark(entry.stat(follow_symlinks=False)) for entry in found}
+            for entry in entries:
+                if entry.name.endswith(".json") and entry.name[0] != ".":
+                    with suppress(FileNotFoundError):  # removed since its name was read; the others are there
+                        marks[entry.name] = _mark(entry.stat(follow_symlinks=False))
     except FileNotFoundError:
         return {}
+    return marks
 
 
 def _mark(found: os.stat_result) -> _Mark:

@@ -17,6 +17,7 @@ import anyio.to_thread
 from anyio.abc import TaskStatus
 
 from agentcoord.errors import Busy, CoordError
+from agentcoord.files import printable
 from agentcoord.operations.context import Context
 from agentcoord.operations.mirror import MIRROR, Synced, sync_mirror
 from agentcoord.operations.trail import TrailRequest
@@ -119,10 +120,10 @@ class _Mirror:
     async def _has_changed(self) -> bool:
         """Tell whether there may be more than the mirror has; where there can be no mirror, there is nothing to do."""
         try:
-            found = await anyio.to_thread.run_sync(self._look)
+            found = await anyio.to_thread.run_sync(self._look, abandon_on_cancel=True)
         except OSError as error:
             self._behind = True  # what was not seen may have changed
-            self._failed(f"cannot look at {error.filename}: {error.strerror}")
+            self._note(f"cannot look at {printable(str(error.filename))}: {error.strerror}")
             return False
         if found is None:
             self._state = "absent"
@@ -143,7 +144,10 @@ class _Mirror:
         if not self._local:
             return False
         changed = sum(len(tree.look()) for tree in self._trees)  # each of them, also after one has
-        return changed > 0 or (self._there and not os.path.lexists(self._path))  # somebody removed it
+        return changed > 0 or (self._there and not self._exists())  # somebody removed it
+
+    def _exists(self) -> bool:
+        return os.path.lexists(self._path)
 
     async def _sync(self) -> None:
         notices: list[str] = []
@@ -154,6 +158,7 @@ class _Mirror:
             began = time.thread_time()  # of the core; a busy disk makes nobody else wait
             context = Context(store=store, now=self._clock.now, random=os.urandom, notices=notices)
             synced = await sync_mirror(context, TrailRequest(sync=True), self._place.root, wait=0)
+            self._there = self._exists()
             spent = time.thread_time() - began
             return synced
 
@@ -172,18 +177,20 @@ class _Mirror:
             self._went_on(synced, spent)
 
     def _went_on(self, synced: Synced, spent: float) -> None:
-        if self._failures:
+        if self._error is not None:
             log.info("%s is mirrored again", shown(self._place.backend))
         self._state, self._behind, self._failures, self._error = "current", False, 0, None
         self._added += synced.added
         self._synced_at = self._clock.now()
-        self._there = os.path.lexists(self._path)
         self._due = self._clock.boot() + max(self._seconds, _SHARE * spent)
 
     def _failed(self, why: str) -> None:
+        self._note(why)
         self._failures += 1
+        pause = min(_RETRY * 2.0 ** min(self._failures - 1, 10), _LONGEST_RETRY)
+        self._due = self._clock.boot() + pause * (0.5 + self._chance() / 2)
+
+    def _note(self, why: str) -> None:
         level = logging.DEBUG if self._state == "failing" else logging.WARNING  # told once, until it goes well again
         log.log(level, "%s is not mirrored: %s", shown(self._place.backend), why)
         self._state, self._error = "failing", why
-        pause = min(_RETRY * 2.0 ** min(self._failures - 1, 10), _LONGEST_RETRY)
-        self._due = self._clock.boot() + pause * (0.5 + self._chance() / 2)

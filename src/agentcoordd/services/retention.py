@@ -111,7 +111,7 @@ class _Schedule:
 
             return await retain(context, self._request, first=sync)
 
-        if not await anyio.to_thread.run_sync(os.path.isdir, root):
+        if not await anyio.to_thread.run_sync(os.path.isdir, root, abandon_on_cancel=True):
             if not isinstance(self._place.backend, LocalBackend):  # else there is nothing to keep small
                 self._failed(f"there is no state root to keep its mirror in: {printable(root)}")
             return

@@ -11,7 +11,7 @@ import anyio
 _Read = TypeVar("_Read")
 
 
-class _Round(Generic[_Read]):
+class _Reading(Generic[_Read]):
     """One reading for all that asked before it began."""
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class _Round(Generic[_Read]):
         self.error: Exception | None = None
 
 
-class Rounds(Generic[_Read]):
+class Readings(Generic[_Read]):
     """Readings by what they are of: at most one is under way and one to come."""
 
     def __init__(self) -> None:
-        self._coming: dict[Hashable, _Round[_Read]] = {}
+        self._coming: dict[Hashable, _Reading[_Read]] = {}
         self._reading: dict[Hashable, anyio.Lock] = {}
 
     async def share(self, key: Hashable, read: Callable[[], Awaitable[_Read]]) -> _Read:
@@ -38,7 +38,7 @@ class Rounds(Generic[_Read]):
                 raise coming.error
             if coming.read:
                 return coming.read[0]
-        own = self._coming[key] = _Round[_Read]()
+        own = self._coming[key] = _Reading[_Read]()
         lock = self._reading.setdefault(key, anyio.Lock())
         try:
             async with lock:

@@ -1,0 +1,87 @@
+"""A root that cannot be looked at for a while is mirrored as soon as it can be, however long that took."""
+
+from collections.abc import Awaitable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from agentcoord.stores.local import LocalStore
+from agentcoordd.backends import LocalBackend
+from agentcoordd.places import Place
+from agentcoordd.services.mirror import Mirrors
+from agentcoordd.stamps import Tree
+from tests.daemon.remembering import lay_event, remembered
+from tests.daemon.running import until
+
+pytestmark = pytest.mark.anyio
+
+
+class HastyClock:
+    """Every wait is over at once, and as much time has passed."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.waits = 0
+
+    def boot(self) -> float:
+        return self.seconds
+
+    def now(self) -> datetime:
+        return datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+    async def wait(self, event: anyio.Event, seconds: float) -> None:
+        self.seconds += seconds
+        self.waits += 1
+        await anyio.sleep(0.001)
+
+
+class Closed(Tree):
+    """Directories that may not be looked at until somebody opens them; to root none is closed."""
+
+    closed = True
+
+    def look(self) -> list[str]:
+        if self.closed:
+            raise PermissionError(13, "Permission denied", "events")
+        return super().look()
+
+
+class Here:
+    """The one backend, worked on where the caller is; it notes when."""
+
+    def __init__(self, clock: HastyClock) -> None:
+        self.clock = clock
+        self.began: list[float] = []
+
+    async def perform_aside(self, backend: Any, deed: Any) -> Any:
+        self.began.append(self.clock.seconds)
+        done: Awaitable[Any] = deed(LocalStore(backend.root))
+        return await done
+
+
+async def test_looking_again_is_no_failure_that_a_sync_has_to_wait_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    monkeypatch.setattr("agentcoordd.services.mirror.Tree", Closed)
+    lay_event(tmp_path, "e1")
+    clock = HastyClock()
+    here = Here(clock)
+    mirrors = Mirrors(here, [Place(LocalBackend(str(tmp_path)), str(tmp_path))], clock)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(mirrors.run)
+        await anyio.to_thread.run_sync(until, lambda: clock.waits >= 50)
+        (shown,) = mirrors.list()
+        assert (shown.state, shown.error) == ("failing", "cannot look at events: Permission denied")
+        monkeypatch.setattr(Closed, "closed", False)
+        opened = clock.seconds
+        await anyio.to_thread.run_sync(until, lambda: mirrors.list()[0].synced_at is not None)
+        assert here.began[0] - opened < 10
+        assert remembered(tmp_path) == ["e1"]
+        tasks.cancel_scope.cancel()
+    assert caplog.text.count("is not mirrored: cannot look at events") == 1
+    assert caplog.text.count("is mirrored again") == 1
