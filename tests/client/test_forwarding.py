@@ -5,6 +5,7 @@ import os
 import pty
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -50,9 +51,11 @@ c.forwarded = lambda argv: same
 
 @pytest.fixture
 def claimed(client: Client) -> Client:
-    """A client whose state has one claim, held by a1."""
+    """A client whose state has one claim, held by a1 for a while: one of this second could be run again."""
+    client.before = SAME.format(now=(datetime.now(UTC) - timedelta(minutes=1)).isoformat(), seed="00" * 32)
     assert client.alone("heartbeat", "--agent-id", "a1").exit == 0
     assert client.alone("claim", "--agent-id", "a1", *ITEM).exit == 0
+    client.before = "pass"
     client.work.joinpath("m.json").write_text(json.dumps(MANIFEST))
     return client
 
