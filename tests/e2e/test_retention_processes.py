@@ -109,7 +109,7 @@ def test_killed_again_and_again_it_comes_to_its_end_and_loses_nothing(coord: Coo
         process.communicate()
         kills += process.returncode == -signal.SIGKILL
         assert_nothing_lost(coord)
-    assert kills > 1
+    assert kills, "it ended before it could be killed even once"
     assert_done(coord)
 
 
