@@ -1,12 +1,47 @@
-"""Where the mirror of each backend belongs, and how the services that keep it are shown."""
+"""Where the mirror of each backend belongs, and how services with a loop for each backend run and are shown."""
 
-from collections.abc import Iterable, Mapping
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Generic, Literal, Protocol, TypeVar
 
+import anyio
+from anyio.abc import TaskStatus
 from msgspec import Struct
 
 from agentcoord.settings.environment import implicit_root
 from agentcoordd.backends import Backend, HttpBackend, LocalBackend
+
+_View = TypeVar("_View")
+_View_co = TypeVar("_View_co", covariant=True)
+
+
+class Loop(Protocol[_View_co]):
+    """The work on one backend that a service never ends."""
+
+    async def keep(self) -> None:
+        """Work until cancelled. No failure of the backend ends it."""
+        ...
+
+    def view(self) -> _View_co:
+        """Show it as it stands."""
+        ...
+
+
+class Loops(Generic[_View]):
+    """A service that has a loop for each backend."""
+
+    def __init__(self, loops: Iterable[Loop[_View]]) -> None:
+        self._loops: Sequence[Loop[_View]] = tuple(loops)
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Keep all of them until cancelled."""
+        async with anyio.create_task_group() as tasks:
+            for loop in self._loops:
+                tasks.start_soon(loop.keep)
+            task_status.started()
+
+    def list(self) -> list[_View]:
+        """Show all of them, in the order they were given."""
+        return [loop.view() for loop in self._loops]
 
 
 class Place(Struct, frozen=True):

@@ -14,7 +14,6 @@ from random import random
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskStatus
 
 from agentcoord.errors import Busy, CoordError
 from agentcoord.files import printable
@@ -25,7 +24,7 @@ from agentcoord.protocol.instants import stamp
 from agentcoord.stores.base import Store
 from agentcoordd.backends import Aside, LocalBackend, shown
 from agentcoordd.clock import Clock
-from agentcoordd.places import MirrorState, MirrorView, Place
+from agentcoordd.places import Loops, MirrorState, MirrorView, Place
 from agentcoordd.stamps import Tree
 
 SECONDS = 5.0
@@ -43,7 +42,7 @@ _SOURCES = (("events", 1), ("archive/events", 1))
 log = logging.getLogger(__name__)
 
 
-class Mirrors:
+class Mirrors(Loops[MirrorView]):
     """The mirrors of one daemon. `seconds` and `remote_seconds` as SECONDS and REMOTE_SECONDS."""
 
     def __init__(
@@ -56,18 +55,7 @@ class Mirrors:
         remote_seconds: float = REMOTE_SECONDS,
         chance: Callable[[], float] = random,
     ) -> None:
-        self._mirrors = [_Mirror(backends, place, clock, seconds, remote_seconds, chance) for place in places]
-
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Keep all of them until cancelled. No failure ends it."""
-        async with anyio.create_task_group() as tasks:
-            for mirror in self._mirrors:
-                tasks.start_soon(mirror.keep)
-            task_status.started()
-
-    def list(self) -> list[MirrorView]:
-        """Show all of them."""
-        return [mirror.view() for mirror in self._mirrors]
+        super().__init__(_Mirror(backends, place, clock, seconds, remote_seconds, chance) for place in places)
 
 
 class _Mirror:

@@ -8,7 +8,6 @@ from random import random
 
 import anyio
 import anyio.to_thread
-from anyio.abc import TaskStatus
 
 from agentcoord.errors import CoordError
 from agentcoord.files import printable
@@ -21,7 +20,7 @@ from agentcoord.protocol.retention import Policy
 from agentcoord.stores.base import Store
 from agentcoordd.backends import Aside, LocalBackend, shown
 from agentcoordd.clock import Clock
-from agentcoordd.places import Place, RetentionView
+from agentcoordd.places import Loops, Place, RetentionView
 
 FIRST = 60.0
 """Seconds from the daemon's start to the first round, if rounds are not closer to each other."""
@@ -32,8 +31,8 @@ _LOOK = 60.0
 log = logging.getLogger(__name__)
 
 
-class Rounds:
-    """The schedule of one daemon: a round on each backend every `seconds`."""
+class Rounds(Loops[RetentionView]):
+    """The schedule of one daemon: a round on each backend every `seconds`; one that is cut off is the next one's."""
 
     def __init__(
         self,
@@ -45,18 +44,7 @@ class Rounds:
         policy: Policy,
         chance: Callable[[], float] = random,
     ) -> None:
-        self._schedules = [_Schedule(backends, place, clock, seconds, policy, chance) for place in places]
-
-    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Do round after round until cancelled; one that is cut off is taken up by the next. No failure ends it."""
-        async with anyio.create_task_group() as tasks:
-            for schedule in self._schedules:
-                tasks.start_soon(schedule.follow)
-            task_status.started()
-
-    def list(self) -> list[RetentionView]:
-        """Show what came of it."""
-        return [schedule.view() for schedule in self._schedules]
+        super().__init__(_Schedule(backends, place, clock, seconds, policy, chance) for place in places)
 
 
 class _Schedule:
@@ -89,7 +77,7 @@ class _Schedule:
             error=self._error,
         )
 
-    async def follow(self) -> None:
+    async def keep(self) -> None:
         """Wait for the time of each round, and do it."""
         never = anyio.Event()
         while True:
