@@ -57,6 +57,7 @@ class Fixture:
     """One file of a fixtures folder."""
 
     def __init__(self, root: Path, path: Path) -> None:
+        self.root = root
         self.path = path
         self.name = str(path.relative_to(root))
         parts = Path(self.name).parts

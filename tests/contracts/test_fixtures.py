@@ -1,16 +1,17 @@
 """Every fixture is what its folder says: to two validators, and to our own types, which agree."""
 
 import os
-from datetime import UTC, datetime
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agentcoord.errors import UsageError
-from agentcoord.protocol.contracts import capacity, host_limits, usage
-from agentcoord.protocol.contracts.catalogue import BY_FAMILY, CONTRACTS
+from agentcoord.protocol.contracts import usage
+from agentcoord.protocol.contracts.catalogue import CONTRACTS
 from agentcoord.protocol.documents import canonical
+from tests.contracts.procedures import records_in, require_rules
 from tests.contracts.published import ROOT, SCHEMAS, Fixture, fixtures, schema_allows, second_schema_allows, types_allow
 from tests.contracts.replays import ANSWERS, expectation, plain
 
@@ -38,48 +39,56 @@ def test_a_fixture_is_what_its_folder_says(fixture: Fixture) -> None:
     assert verdicts == dict.fromkeys(verdicts, wanted)
 
 
-def records_in(value: Any) -> list[dict[str, Any]]:
-    """Find the records in a document that a producer should not have written."""
-    if "schema_version" in value:
-        return [value]
-    lists: list[Any] = [entries for entries in value.get("status", value).values() if isinstance(entries, list)]
-    return [record for entries in lists for record in entries if "schema_version" in record]
-
-
-def family_of(fixture: Fixture, record: dict[str, Any]) -> str:
-    if fixture.folder.endswith("capacity-reservation"):
-        return "capacity_reservation" if "reservation_id" in record else "lane_occupancy"
-    return fixture.contract.family
+BROKEN = {
+    "attention-refreshed-before-created": "refreshed_at must not precede created_at",
+    "attention-resolved-before-created": "resolved_at must not precede created_at",
+    "host-limit-cleared-before-observed": "`cleared_at` must not precede `observed_at`",
+    "host-limits-cleared-before-observed": "`cleared_at` must not precede `observed_at`",
+    "host-limits-same-key": "two host_limit records have one key: default, mill-02",
+    "host-limits-same-key-in-status": "two host_limit records have one key: default, mill-02",
+    "inboxes-same-id": "two inbox records have one key: default, issues",
+    "lane-occupancies-same-lane": "two lane_occupancy records have one key: default, b7:api",
+    "capacity-profiles-same-id": "two capacity_profile records have one key: default, big",
+    "reservation-expires-early": "must expire 600 s after it was created",
+    "reservation-expires-half-a-second-late": "must expire 600 s after it was created",
+    "reservation-expires-late": "must expire 600 s after it was created",
+    "reservation-foreign-lane": "is not of batch b7",
+    "reservation-lane-of-longer-batch": "is not of batch b7",
+    "reservation-one-lane-two-states": "lane b7:api is there twice in one reservation",
+    "reservations-consumed-in-another-inbox": "lane b7:a was launched from a reservation, and does not run",
+    "reservations-consumed-while-blocked": "lane b7:a was launched from a reservation, and does not run",
+    "reservations-consumed-without-lane": "lane b7:a was launched from a reservation, and does not run",
+    "reservations-lane-held-twice": "is held by two reservations",
+    "reservations-lane-held-twice-for-a-second": "lane b7:api is held by two reservations",
+    "reservations-same-id": "two capacity_reservation records have one key: default, r-1",
+}
+"""What each of our own documents breaks: it is to be refused for that, not for something else in it."""
 
 
 @all_of("procedural")
 def test_what_only_a_producer_can_see_is_allowed_by_the_schema_and_not_by_the_rules(fixture: Fixture) -> None:
     value = fixture.read()
-    records = records_in(value)
+    records = records_in(fixture, value)
     assert records
-    for record in records:
-        contract = BY_FAMILY[family_of(fixture, record)]
+    for contract, record in records:
         assert schema_allows(contract, record)
+        assert second_schema_allows(contract, record)
         assert types_allow(contract, record)
     if "expected_after_supersede" in value:
         told = usage.aggregate(usage.read_projection(value["status"]))
         assert plain(told) == value["expected_after_supersede"]
         return
-    with pytest.raises(UsageError):
-        rule(fixture, value)
+    wanted = re.escape(BROKEN[fixture.path.stem]) if fixture.root == ROOT else None
+    with pytest.raises(UsageError, match=wanted):
+        require_rules(fixture, value)
 
 
-def rule(fixture: Fixture, value: Any) -> None:
-    """Ask what goes beyond one record's schema."""
-    if fixture.folder.endswith("capacity-reservation"):
-        reservations = [value] if "reservation_id" in value else value["active_reservations"]
-        held = [capacity.require_reservation(each) for each in reservations]
-        lanes = [capacity.require_occupancy(each) for each in value.get("lane_occupancies", [])]
-        capacity.require_reservations(held, lanes, datetime(2026, 7, 14, 20, 5, tzinfo=UTC))
-    elif "host_limits" in value:
-        host_limits.require_limits(host_limits.read_projection(value))
-    else:
-        fixture.contract.require(value)
+def test_a_lane_is_held_twice_only_until_one_of_the_reservations_expires() -> None:
+    (fixture,) = [each for each in fixtures(ROOT, "procedural") if each.path.stem.endswith("twice-for-a-second")]
+    value = fixture.read()
+    with pytest.raises(UsageError, match="held by two reservations"):
+        require_rules(fixture, value)
+    require_rules(fixture, value | {"as_of": "2026-09-01T06:10:00Z"})
 
 
 @all_of("replay")
