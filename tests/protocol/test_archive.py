@@ -137,6 +137,8 @@ def test_a_place_may_be_as_long_as_a_server_takes_it_and_no_longer() -> None:
         ({"record_family": "archived_record"}, "invalid delete_after"),
         ({"record_family": "compacted_events", "delete_after": "soon"}, "invalid delete_after"),
         ({"record_family": "compacted_events", "delete_after": "2026-01-01"}, "invalid delete_after"),
+        ({"record_family": "archived_record", "delete_after": "2026-01-01T00:00:00+0000"}, "invalid delete_after"),
+        ({"record_family": "archived_record", "delete_after": " 2026-01-01T00:00:00Z"}, "invalid delete_after"),
     ],
 )
 def test_an_envelope_that_cannot_be_judged_is_named(envelope: Document, said: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 from agentcoord.errors import StoreError
 from agentcoord.protocol.documents import Document, canonical, encode, is_document
-from agentcoord.protocol.instants import later, parse, stamp
+from agentcoord.protocol.instants import is_rfc3339, later, parse, stamp
 from agentcoord.protocol.paths import ARCHIVE_PATH_BYTES, ARCHIVE_RECORD_BYTES, over_cap
 from agentcoord.protocol.records import ARCHIVE_SCHEMA_VERSION
 
@@ -86,7 +86,9 @@ def expiry(path: str, envelope: Mapping[str, Any]) -> datetime:
     """Read when an envelope may be deleted. Raises StoreError for one that cannot be judged."""
     if envelope.get("record_family") not in (ARCHIVED_RECORD, COMPACTED_EVENTS):
         raise StoreError(f"archive record has unknown family at {path}")
-    delete_after = parse(envelope.get("delete_after"))
+    stated = envelope.get("delete_after")
+    # As strictly as the trail reads it: what that cannot tell the age of is not deleted for its age.
+    delete_after = parse(stated) if is_rfc3339(stated) else None
     if delete_after is None:
         raise StoreError(f"archive record has invalid delete_after at {path}")
     return delete_after

@@ -256,7 +256,7 @@ _OPTIONAL_FACTS = ("batch_id", "lane", "agent_id", "branch", "host", "pr_url", "
 
 def _is_version(event: Mapping[str, Any], version: int) -> bool:
     stated = event.get("schema_version")
-    return isinstance(stated, int) and not isinstance(stated, bool) and stated == version
+    return isinstance(stated, int | float) and not isinstance(stated, bool) and stated == version  # JSON has 2.0 be 2
 
 
 def is_terminal_event(event: Mapping[str, Any]) -> bool:
