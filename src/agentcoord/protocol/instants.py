@@ -7,7 +7,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 _SHAPE = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):?(\d\d))",
+    r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d)(?::?(\d\d))?)",
     re.ASCII,
 )
 _STRICT_OFFSET = re.compile(r"(?:[Zz]|[+-]\d\d:\d\d)$", re.ASCII)
@@ -102,9 +102,10 @@ def exact(value: object) -> Exact | None:
     seconds = int((base - _EPOCH).total_seconds()) + second
     fraction, sign, offset_hours, offset_minutes = found.group(7), *found.groups()[7:]
     if sign:
-        if int(offset_hours) > 23 or int(offset_minutes) > 59:
+        minutes = int(offset_minutes or 0)  # ISO 8601 lets them be left out
+        if int(offset_hours) > 23 or minutes > 59:
             return None
-        offset = int(offset_hours) * 3600 + int(offset_minutes) * 60
+        offset = int(offset_hours) * 3600 + minutes * 60
         seconds += offset if sign == "-" else -offset
     return seconds, (fraction or "").rstrip("0")
 
