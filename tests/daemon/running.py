@@ -24,6 +24,11 @@ PART = 1024 * 1024
 COMMAND = [sys.executable, "-m", "agentcoordd", "run"]
 
 
+def hurried(change: str) -> list[str]:
+    """What COMMAND may be replaced by where a test would only wait: the daemon with a statement run before it starts."""
+    return [sys.executable, "-c", f"{change}\nfrom agentcoordd.__main__ import main; raise SystemExit(main())", "run"]
+
+
 def until(holds: Callable[[], bool]) -> None:
     """Look until something holds that nobody announces."""
     deadline = time.monotonic() + PATIENCE

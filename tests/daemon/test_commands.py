@@ -14,7 +14,7 @@ import pytest
 from agentcoord.files import release_lock, take_lock
 from tests.cli.line import Line
 from tests.command import PATIENCE
-from tests.daemon.running import NOW, Caller, Daemon, run, until, words
+from tests.daemon.running import NOW, Caller, Daemon, hurried, run, until, words
 
 ITEM = ("--repo", "acme/widgets", "--target", "7")
 CLAIM = ("claim", "--agent-id", "worker-a", *ITEM)
@@ -82,10 +82,14 @@ def test_nothing_is_done_before_go(
     assert not (tmp_path / "state").exists()
 
 
-def test_whoever_never_says_go_is_told(caller: Caller, env: dict[str, str], tmp_path: Path) -> None:
-    caller.send(id=1, method="cli.run", params=words(*CLAIM, env=env))
-    assert "no go" in caller.answer()["error"]["message"]
-    assert not (tmp_path / "state").exists()
+def test_whoever_never_says_go_is_told(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = hurried("import agentcoordd.api.commands as c; c.GO_SECONDS = 1.0")
+    monkeypatch.setattr("tests.daemon.running.COMMAND", command)
+    daemon.start()
+    caller = daemon.call()
+    caller.send(id=1, method="cli.run", params=words(*CLAIM, env={"HOME": str(daemon.home)}))
+    assert caller.answer()["error"]["message"] == "no go within 1 s; nothing was done"
+    assert not daemon.root.exists()
 
 
 def test_a_long_command_gives_signs_of_life_and_ends_for_its_caller_when_cancelled(
@@ -166,7 +170,8 @@ def test_a_command_can_be_cancelled_while_its_caller_reads(caller: Caller, share
     caller.send(id=1, method="cli.run", params=words("register-batch", "--file", "/slow", env=env))
     assert caller.next()["method"] == "accepted"
     caller.send(method="go", params={"id": 1})
-    assert caller.next()["method"] == "read"
+    while (frame := caller.next())["method"] != "read":
+        assert frame["method"] == "working"
     caller.send(method="cancel", params={"id": 1})
     assert caller.answer()["error"]["code"] == -32003
     until(lambda: shared.status()["commands"]["used"] == 0)

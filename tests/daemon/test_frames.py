@@ -17,7 +17,7 @@ from agentcoordd.api.connections import FRAME_SECONDS, MOST_REQUESTS
 from agentcoordd.api.messages import About
 from tests.command import PATIENCE
 from tests.daemon.hosting import hosted
-from tests.daemon.running import Caller, Daemon, stopped, until, words
+from tests.daemon.running import Caller, Daemon, hurried, stopped, words
 
 
 @pytest.fixture
@@ -136,17 +136,17 @@ def test_a_thousand_idle_connections_are_bounded_and_keep_nobody_out(daemon: Dae
     assert idle[-1].ask("hello")["result"]
 
 
-def test_a_reader_that_does_not_read_is_dropped(daemon: Daemon) -> None:
+def test_a_reader_that_does_not_read_is_dropped(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = hurried("import agentcoordd.api.connections as c; c.READ_SECONDS = 1.0")
+    monkeypatch.setattr("tests.daemon.running.COMMAND", command)
     daemon.start()
     caller = daemon.call()
-    caller.socket.settimeout(1)  # until the daemon, too, has stopped reading
     frames = b'{"id":1,"method":"hello"}\n' * 1000
-    try:
+    with pytest.raises(ConnectionError):  # the daemon, too, stops reading, and hangs up in the end
         for _ in range(2000):
             caller.raw(frames)
-    except TimeoutError:
-        pass
-    until(lambda: daemon.status()["dropped"] == 1)
+    assert daemon.status()["dropped"] == 1
+    assert "dropped: read nothing for 1 s" in daemon.said()
     assert daemon.status()["memory"] < 100 * 1024 * 1024
 
 
