@@ -1,9 +1,11 @@
 """What every test may ask for."""
 
 import re
+import signal
 import time
 from collections.abc import Generator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from hypothesis import settings
@@ -18,11 +20,32 @@ settings.register_profile("steady", deadline=None, derandomize=True, database=No
 settings.register_profile("explore", deadline=None, max_examples=2000)
 settings.load_profile("steady")
 
+_SENT = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
+"""What tests send, and what starts the tests may have them ignore."""
+
 
 @pytest.fixture
 def anyio_backend() -> str:
     """The product runs on asyncio, and so do its tests."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_signal_is_ignored() -> Generator[None]:
+    """Let no process inherit that a signal is ignored, as it is below `nohup` or behind a script's `&`.
+
+    What is passed over by a handler stays without effect here, and no program that is started keeps a handler.
+    """
+    ignored = [number for number in _SENT if signal.getsignal(number) is signal.SIG_IGN]
+    for number in ignored:
+        signal.signal(number, _passed_over)
+    yield
+    for number in ignored:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _passed_over(number: int, frame: FrameType | None) -> None:
+    """Stand for a handler, which no process inherits."""
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,7 +25,7 @@ COMMAND = [sys.executable, "-m", "agentcoordd", "run"]
 
 
 def hurried(change: str) -> list[str]:
-    """What COMMAND may be replaced by where a test would only wait: the daemon with a statement run before it starts."""
+    """What COMMAND may be replaced by where a test would only wait: the daemon, after a statement of the test's."""
     return [sys.executable, "-c", f"{change}\nfrom agentcoordd.__main__ import main; raise SystemExit(main())", "run"]
 
 

@@ -23,17 +23,13 @@ RUN = ("run", *ITEM, "--agent-id", "a1")
 HOLD = 'echo "$AGENT_COORD_FENCE" >fence.new; mv fence.new fence; exec 3<>gate; read line <&3; exit 0'
 """A command that says that it runs, and ends when somebody opens the gate."""
 SHORT = ("--ttl", "3")
-
-
-@pytest.fixture(autouse=True)
-def _signals_are_not_ignored() -> Iterator[None]:
-    """What starts the tests may ignore SIGINT, which every process would inherit."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)}
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
-    yield
-    for number, handler in kept.items():
-        signal.signal(number, handler)
+SHORT_OF_PATIENCE = """
+import agentcoord.cli.running as running
+running.LAST_ATTEMPT = 0.5
+from agentcoord.__main__ import main
+raise SystemExit(main())
+"""
+"""The command as it is, but for how long it waits for the answer to a claim once it was interrupted."""
 
 
 @pytest.fixture(params=["local", "http"])
@@ -508,7 +504,7 @@ class TestSignals:
             del coord.env["AGENT_COORD_STATE_ROOT"]
             coord.env |= {"AGENT_COORD_API_URL": server.url, "AGENT_COORD_API_TOKEN": TOKEN}
             server.answering = lambda asked: Reply(hangs=True)
-            process = start(coord, *RUN, *shell("touch ran"))
+            process = start(coord, program=[sys.executable, "-c", SHORT_OF_PATIENCE, *RUN, *shell("touch ran")])
             assert server.came.wait(PATIENCE)
             answer = finish(process, with_=signal.SIGTERM)
         assert answer.exit == 143

@@ -1,10 +1,8 @@
 """`agent-coord run` in an interactive shell: keys go to the command, and the shell stays what it is."""
 
-import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 
 import pytest
 
@@ -28,9 +26,6 @@ pytestmark = pytest.mark.skipif(not Path("/bin/bash").exists(), reason="needs ba
 @pytest.fixture
 def screen(coord: Coord) -> Iterator[Screen]:
     """An interactive bash that prompts with a word of its own and knows the command."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGQUIT)}
-    for number in kept:  # which whatever starts the tests may ignore, and every process would inherit that
-        signal.signal(number, _passed_over)
     (coord.work / "ac").write_text(f'#!/bin/sh\nexec {sys.executable} -m agentcoord "$@"\n')
     (coord.work / "ac").chmod(0o755)
     (coord.work / "python").symlink_to(sys.executable)
@@ -39,12 +34,6 @@ def screen(coord: Coord) -> Iterator[Screen]:
     with on_terminal(["/bin/bash", "--norc", "--noprofile", "-i"], env=env, cwd=coord.work) as screen:
         screen.until("ready> ")
         yield screen
-    for number, handler in kept.items():
-        signal.signal(number, handler)
-
-
-def _passed_over(number: int, frame: FrameType | None) -> None:
-    """Stand for a handler, which no process inherits."""
 
 
 def enter(screen: Screen, line: str, until: str) -> None:
