@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 
 import pytest
@@ -64,12 +65,20 @@ CASES = [
 ]
 
 
-@pytest.fixture
-def broken(line: Line) -> Line:
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Line:
+    """What each case breaks in its own way, in a copy: to write it once for each took most of their time."""
+    line = Line(tmp_path_factory.mktemp("whole"))
     line.file("m.json", MANIFEST)
-    line.local("register-batch", "--file", "m.json")
-    line.local(*CLAIMING)
-    line.local("heartbeat", "--agent-id", "a1")
+    for argv in (("register-batch", "--file", "m.json"), CLAIMING, ("heartbeat", "--agent-id", "a1")):
+        assert line.local(*argv).exit == 0
+    return line
+
+
+@pytest.fixture
+def broken(line: Line, whole: Line) -> Line:
+    shutil.copytree(whole.directory, line.directory, dirs_exist_ok=True)
+    line.chance = deepcopy(whole.chance)
     return line
 
 
