@@ -1,6 +1,8 @@
 # Everything here needs Python 3.11 or newer, make and a package index; the rest is put into .venv, from the lock.
 PYTHON ?= python3
 ARGS ?=
+# How many processes share the tests, which wait for programs as much as they compute. 0 is none but pytest itself.
+WORKERS ?= 2
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,7 +19,7 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
 help:
 	@echo 'make demo    watch a claim being won, refused and taken over'
-	@echo 'make test    run the tests; ARGS is passed to pytest'
+	@echo 'make test    run the tests in WORKERS processes (2); ARGS is passed to pytest'
 	@echo 'make lint    check style, types and the direction of imports'
 	@echo 'make bench   measure start-up, status, writes and races; not part of the tests'
 	@echo 'make lock    renew requirements/*.txt'
@@ -27,7 +29,7 @@ demo: $(RUN)
 	@$(BIN)/agent-coord demo
 
 test: $(DEV)
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile $(ARGS)
 
 lint: $(DEV)
 	@$(BIN)/ruff check .

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import time
 from collections.abc import Generator
 from pathlib import Path
 from types import FrameType
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import settings
 
 from tests.command import Coord
-from tests.leftovers import left
+from tests.leftovers import left_at_last
 from tests.server.postgres import Cluster, running_cluster
 
 # No verdict on time: a slow machine is no defect. The examples are the same in every run, so that a change
@@ -22,6 +21,7 @@ settings.load_profile("steady")
 
 _SENT = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT)
 """What tests send, and what starts the tests may have them ignore."""
+_STILL_THERE = "processes that the tests started are still there"
 
 
 @pytest.fixture
@@ -49,13 +49,23 @@ def _passed_over(number: int, frame: FrameType | None) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _nothing_is_left() -> Generator[None]:
+def _nothing_is_left(request: pytest.FixtureRequest) -> Generator[None]:
     """Look, once all tests are over, whether a process is left that one of them started."""
     yield
-    deadline = time.monotonic() + 20
-    while (found := left()) and time.monotonic() < deadline:
-        time.sleep(0.05)  # some are just about to end
-    assert found == [], "processes that the tests started are still there"
+    # A worker's siblings may still be testing: what has no parent any more is looked for when all of them are done.
+    assert left_at_last(orphans=not hasattr(request.config, "workerinput")) == [], _STILL_THERE
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Generator[None]:
+    """Look for what the workers left, once the last of them has ended and before the tests are summed up."""
+    yield
+    if session.config.pluginmanager.hasplugin("dsession") and (found := left_at_last()):
+        said = f"{_STILL_THERE}:\n" + "\n".join(found)
+        where = (session.nodeid, None, "_nothing_is_left")
+        report = pytest.TestReport("_nothing_is_left", where, {}, "failed", said, "teardown")
+        session.config.hook.pytest_runtest_logreport(report=report)
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.fixture(scope="session")

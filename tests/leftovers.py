@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -28,8 +29,11 @@ class Found(NamedTuple):
         return any(os.path.basename(word) == "pytest" for word in self.words)
 
 
-def left() -> list[str]:
-    """Name the processes that are left of what this one started; none where the system does not list them."""
+def left(*, orphans: bool = True) -> list[str]:
+    """Name the processes that are left of what this one started; none where the system does not list them.
+
+    With `orphans`, also programs of ours that nobody is a parent of, since there is no telling who started them.
+    """
     if not sys.platform.startswith("linux"):
         return []
     known = {found.pid: found for found in _all()}
@@ -37,15 +41,23 @@ def left() -> list[str]:
     return [
         f"{found.pid}: {' '.join(found.words)[:200]}"
         for found in known.values()
-        if found is not own and found.started >= own.started and _left(found, own, known)
+        if found is not own and found.started >= own.started and _left(found, own, known, orphans=orphans)
     ]
 
 
-def _left(found: Found, own: Found, known: dict[int, Found]) -> bool:
+def left_at_last(*, orphans: bool = True) -> list[str]:
+    """Name them once those are gone that were just about to end."""
+    deadline = time.monotonic() + 20
+    while (found := left(orphans=orphans)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return found
+
+
+def _left(found: Found, own: Found, known: dict[int, Found], *, orphans: bool) -> bool:
     above = list(_above(found, known))
     if own in above:
         return True
-    return found.ours and not found.tests and not any(parent.tests for parent in above)
+    return orphans and found.ours and not found.tests and not any(parent.tests for parent in above)
 
 
 def _above(found: Found, known: dict[int, Found]) -> Iterator[Found]:

@@ -13,13 +13,14 @@ ORPHAN = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:], stdout=2,
 IDLE = (sys.executable, "-c", "import signal; signal.pause()  # as agentcoordd would")
 
 
-def names(pid: int) -> bool:
-    return any(line.startswith(f"{pid}: ") for line in left())
+def names(pid: int, *, orphans: bool = True) -> bool:
+    return any(line.startswith(f"{pid}: ") for line in left(orphans=orphans))
 
 
 def test_a_child_is_found_until_it_ends() -> None:
     with sleeping() as child:
         assert names(child.pid)
+        assert names(child.pid, orphans=False)
     assert not names(child.pid)
 
 
@@ -28,6 +29,7 @@ def test_a_program_of_ours_is_found_although_its_parent_is_gone() -> None:
     pid = int(ran.stdout)
     try:
         until(lambda: names(pid))
+        assert not names(pid, orphans=False), "it may be another worker's"
     finally:
         os.kill(pid, signal.SIGKILL)
     until(lambda: not names(pid))
