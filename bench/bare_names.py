@@ -1,6 +1,6 @@
-"""The floor under a sync that has nothing to do: read the names of every record below a directory, and no record.
+"""The floor under a sync that has nothing to do: read the names of every record below some directories, and no record.
 
-Usage: python bench/bare_names.py DIR
+Usage: python bench/bare_names.py DIR...
 """
 
 import os
@@ -22,4 +22,4 @@ def count(root: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{count(sys.argv[1])} records\n")
+    sys.stdout.write(f"{sum(map(count, sys.argv[1:]))} records\n")

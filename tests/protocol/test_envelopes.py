@@ -16,6 +16,7 @@ from agentcoord.protocol.envelopes import (
     open_envelope,
     provenance,
     read_envelope_bytes,
+    tally,
 )
 from agentcoord.protocol.trail import INVALID_TEXT, Item
 from tests.protocol.strategies import Json, records
@@ -180,9 +181,9 @@ NOTES: list[tuple[Folded, int, int, list[str]]] = [
 
 @pytest.mark.parametrize(("found", "live", "held", "clauses"), NOTES)
 def test_the_note_says_what_rests_on_the_archive(found: Folded, live: int, held: int, clauses: list[str]) -> None:
-    told = provenance(found, live, held, syncing=False)
+    told = provenance(tally(found, held), live, syncing=False)
     assert told == ("; ".join([*clauses, MIRROR]) if clauses else None)
-    told = provenance(found, live, held, syncing=True)
+    told = provenance(tally(found, held), live, syncing=True)
     assert told == ("; ".join(clauses) if clauses else None)
 
 
@@ -202,4 +203,4 @@ def test_no_envelope_breaks_a_trail_and_no_record_is_shown_twice(documents: list
     assert len(found.rows) <= len(identities(known))
     assert fold(known, identities(known), Scope(None, synthetic)).rows == []
     assert len([warning for warning in found.warnings if " at p" in warning]) <= len(known)
-    encode(provenance(found, 0, 0, syncing=False))
+    encode(provenance(tally(found, 0), 0, syncing=False))

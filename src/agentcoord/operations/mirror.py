@@ -13,7 +13,8 @@ from msgspec import Struct
 from agentcoord.errors import Busy, StoreError
 from agentcoord.files import LOCK_WAIT, Change, cause_of, changing, opened_file, printable
 from agentcoord.operations.context import Context
-from agentcoord.operations.mirrored import FEW, Mirrored, Skimming, read_mirrored, write_mirrored
+from agentcoord.operations.mirrored import Mirrored, read_mirrored, write_mirrored
+from agentcoord.operations.skimming import FEW, ForgottenError, Skimming
 from agentcoord.operations.trail import TrailRequest, read_lines
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.mirror import insert, line_of, merge
@@ -69,13 +70,15 @@ async def sync_mirror(
         skimming = None
         if isinstance(store, Marking):
             skimming = Skimming(store, known, now, include_synthetic=request.include_synthetic, few=few)
-        lines = await read_lines(context, request, line_of, skimming)
-        made = None if skimming is None else skimming.made()
-        change = partial(_change, path, above, lines, known, made, wait=wait, umask=umask)
-        added = await context.aside(change)
+        try:
+            lines = await read_lines(context, request, line_of, skimming)
+            change = partial(_change, path, above, lines, known, skimming, wait=wait, umask=umask)
+            added = await context.aside(change)
+        except ForgottenError:
+            added = None
         if added is not None:
             return Synced(added, path)
-        # What was skipped need not be in this mirror.
+        # What was skipped need not be in this mirror, or cannot be compared.
         known = None
         del context.notices[said:]
 
@@ -85,7 +88,7 @@ def _change(
     above: str,
     lines: list[str],
     known: Mirrored | None,
-    made: Mirrored | None,
+    skimming: Skimming | None,
     *,
     wait: float,
     umask: int | None,
@@ -97,9 +100,10 @@ def _change(
             if known is not None and stamp != known.stamp:
                 return None
             added = _merge(change, lines, tidy=known is not None and known.tidy)
-            if made is not None:
-                made.stamp = change.stamp()
-                made.tidy = bool(added) or (known is not None and known.tidy)
+            if skimming is not None:
+                tidy = bool(added) or (known is not None and known.tidy)
+                made = skimming.made(_Held(change, tidy=tidy))
+                made.stamp, made.tidy = change.stamp(), tidy
                 if made != known and made.count:
                     # Without it the next sync only reads more.
                     with suppress(OSError):
@@ -125,6 +129,25 @@ def _merge(change: Change, lines: list[str], *, tidy: bool) -> int:
     if result.text is not None:
         change.replace(result.text.encode(errors="surrogateescape"))
     return result.added
+
+
+class _Held:
+    """Tells whether lines are in the mirror as it is now; that is read once, when it is first asked."""
+
+    def __init__(self, change: Change, *, tidy: bool) -> None:
+        self._change, self._tidy = change, tidy
+        self._content: bytes | None = None
+        self._lines: set[str] | None = None
+
+    def __call__(self, lines: Sequence[str]) -> bool:
+        """Tell whether all of them are. Raises OSError."""
+        if self._content is None:
+            self._content = self._change.content()
+        if self._tidy:
+            return not insert(self._content, lines).added
+        if self._lines is None:
+            self._lines = set(self._content.decode(errors="surrogateescape").split("\n"))
+        return self._lines.issuperset(lines)
 
 
 def find_lacking(events: Sequence[Document], root: str) -> Lacking:

@@ -4,7 +4,7 @@ Whatever cannot be read makes the trail incomplete and says so; only what would 
 is raised. Nothing is written.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import TypeVar
 
@@ -12,21 +12,25 @@ from msgspec import Struct, field
 
 from agentcoord.errors import StoreError, UsageError
 from agentcoord.operations.context import Context
-from agentcoord.operations.mirrored import Skimming
+from agentcoord.operations.skimming import Skimming
 from agentcoord.operations.sources import ARCHIVE, Report, Source
 from agentcoord.protocol.envelopes import (
     Envelope,
+    Folded,
     Identity,
     Scope,
+    Tally,
     fold,
     identities,
     incomplete,
     open_envelope,
     provenance,
     read_envelope_bytes,
+    tally,
 )
 from agentcoord.protocol.instants import Exact
 from agentcoord.protocol.paths import claim_key, require_repo, require_segment
+from agentcoord.protocol.remembered import Hints
 from agentcoord.protocol.trail import (
     ClaimRecord,
     ClaimRow,
@@ -172,33 +176,21 @@ async def _rows(
     await live.open(None if skimming is None else skimming.events)
     # The archive is read first, since it is small beside what it is compared with; it is spoken of second.
     archive = Source(context, trail, ARCHIVE, "archived events", read_envelope_bytes, degrades=True)
-    envelopes = [each async for each in _envelopes(archive)]
-    archived, seen, held_too, skipped = identities(envelopes), set[Identity](), 0, 0
-    if skimming is not None:
-        skipped = skimming.count
-        for identity in archived:
-            if (path := skimming.skips(identity)) is not None:
-                seen.add(identity)
-                held_too += skimming.shows(path)
+    await archive.open(None if skimming is None else skimming.envelopes)
+    beside = _Beside(list(_envelopes(archive)), scope, skimming)
     rows: list[_Made] = []
     for entry in live.entries():
         event = entry.document
         if not isinstance(event, EventRecord):
             live.warn(f"live event record is not an object at {entry.path}")
             continue
-        if skimming is not None:
-            skimming.note_event(entry.path, event)
-        identity = identity_of(event) if archived else None
-        known = identity is not None and identity in archived
-        if known:
-            seen.add(identity)
+        beside.meet(entry.path, event)
         if scope.takes(event):
             rows.append(made(row_of(event)))
-            held_too += known
-    folded = fold(envelopes, seen, scope)
+    folded, counted = beside.fold()
     for warning in folded.warnings:
         archive.say(warning)
-    note = provenance(folded, skipped + len(rows), held_too, syncing=trail.request.sync)
+    note = provenance(counted, len(rows) + (0 if skimming is None else skimming.count), syncing=trail.request.sync)
     live.settle()
     archive.settle()
     if note is not None:
@@ -206,8 +198,56 @@ async def _rows(
     return [*rows, *map(made, folded.rows)]
 
 
-async def _envelopes(archive: Source) -> AsyncIterator[Envelope]:
-    await archive.open()
+class _Beside:
+    """The archive beside the live events of a trail: which of them it holds as well, and what it adds.
+
+    With `skimming`, the envelopes that were read are all it takes as long as nothing else is another one than it was.
+    """
+
+    def __init__(self, envelopes: list[Envelope], scope: Scope, skimming: Skimming | None) -> None:
+        self._read, self._scope, self._skimming = envelopes, scope, skimming
+        self._tally = None if skimming is None else skimming.tally
+        if skimming is None:
+            self._archived: set[Identity] | Hints = identities(envelopes)
+        elif self._tally is not None:
+            self._archived = skimming.hints
+        else:
+            self._archived = identities([*envelopes, *skimming.recalled()])
+        self._met: list[tuple[Identity, bool]] = []
+        self._known_by_path = True
+
+    def meet(self, path: str, event: EventRecord) -> None:
+        """Look at a live event that was read."""
+        noted = self._skimming is None or self._skimming.note_event(path, event)
+        if self._archived and (identity := identity_of(event)) in self._archived:
+            self._met.append((identity, self._scope.takes(event)))
+            self._known_by_path &= noted
+
+    def fold(self) -> tuple[Folded, Tally]:
+        """Give what the archive adds, and what there is to say of it."""
+        if self._tally is not None and not self._met:
+            return Folded(), self._tally
+        skimming = self._skimming
+        envelopes = [*self._read, *(() if skimming is None else skimming.recalled())]
+        archived = identities(envelopes) if isinstance(self._archived, Hints) else self._archived
+        seen, held = set[Identity](), 0
+        for identity, shown in self._met:
+            if identity in archived:
+                seen.add(identity)
+                held += shown
+        if skimming is not None:
+            for identity in archived:
+                if (path := skimming.skips(identity)) is not None:
+                    seen.add(identity)
+                    held += skimming.shows(path)
+        folded = fold(envelopes, seen, self._scope)
+        counted = tally(folded, held)
+        if skimming is not None:
+            skimming.note_envelopes(self._read, folded.hidden, counted if self._known_by_path else None)
+        return folded, counted
+
+
+def _envelopes(archive: Source) -> Iterator[Envelope]:
     for entry in archive.entries():
         envelope = open_envelope(entry.path, entry.document)
         if envelope is None:

@@ -4,6 +4,7 @@ Reading an envelope adds rows, or a warning, and never takes a live row away (sp
 """
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from hashlib import sha256
 from typing import TypeGuard, cast
 
 from msgspec import Struct, field
@@ -16,17 +17,23 @@ from agentcoord.protocol.trail import EventRecord, Row, event_of, identity_of, i
 Identity = tuple[str, str] | bytes | None
 Matches = Callable[[object, object], bool]
 
+_DIGEST = 12
+"""Bytes of a digest: with as many records as an archive may hold, no two that differ are taken for one."""
+
 
 class Kept(Struct, frozen=True, gc=False):
-    """One record that an envelope holds."""
+    """One record that an envelope holds; of one that is only `remembered`, that is the digest, and there is no row."""
 
     event: EventRecord
-    document: Document
+    identity: Identity
+    """What tells the record from others, and not from its copies."""
+    document: Document | None = None
+    remembered: bytes = b""
 
     @property
-    def identity(self) -> Identity:
-        """Tell the record from others, and not from its copies."""
-        return identity_of(self.event)
+    def digest(self) -> bytes:
+        """Tell the record from its copies that differ."""
+        return self.remembered or sha256(canonical(self.document)).digest()[:_DIGEST]
 
 
 class Envelope(Struct, frozen=True):
@@ -60,8 +67,28 @@ class Folded(Struct):
     """What the archive adds to a trail, and what it says of itself."""
 
     rows: list[Row] = field(default_factory=list[Row])
+    archived: int = 0
+    """How many rows of the trail that is, with those of records that are only remembered."""
+    hidden: list[tuple[str, EventRecord]] = field(default_factory=list[tuple[str, EventRecord]])
+    """The records of the trail that add no row beside another copy, with the paths of their envelopes."""
     warnings: list[str] = field(default_factory=list[str])
     in_scope: list[Envelope] = field(default_factory=list[Envelope])
+
+
+class Tally(Struct, frozen=True):
+    """What a trail has from the archive, in numbers."""
+
+    envelopes: int
+    """How many have a part in it."""
+    archived: int
+    """Rows that are from there."""
+    held: int
+    """Rows that are live, and there as well."""
+    dropped: int
+    """Events that compaction left out."""
+    unreadable: int
+    until: str | None
+    """When the first of the envelopes is to be deleted, as it says itself."""
 
 
 def read_envelope_bytes(data: bytes) -> object:
@@ -84,7 +111,7 @@ def open_envelope(path: str, document: object) -> Envelope | None:
     if kind not in (COMPACTED_EVENTS, ARCHIVED_RECORD):
         return None
     body: object = document.get("records") if kind == COMPACTED_EVENTS else [document.get("data")]
-    records = tuple(Kept(event_of(record), record) for record in _items(body) or () if is_document(record))
+    records = tuple(_kept(record) for record in _items(body) or () if is_document(record))
     listed: object = document.get("source_paths") if kind == COMPACTED_EVENTS else [document.get("source_path")]
     sources = [each for each in _items(listed) or () if is_said(each)]
     defect = (
@@ -101,6 +128,11 @@ def open_envelope(path: str, document: object) -> Envelope | None:
         delete_after=scrubbed(str(delete_after)),
         synthetic=is_synthetic(document) or (bool(records) and all(kept.event.synthetic is True for kept in records)),
     )
+
+
+def _kept(record: Document) -> Kept:
+    event = event_of(record)
+    return Kept(event, identity_of(event), record)
 
 
 def is_said(value: object) -> TypeGuard[str]:
@@ -171,15 +203,19 @@ def fold(envelopes: Iterable[Envelope], live: Collection[Identity], scope: Scope
         if defect is not None:
             folded.warnings.append(incomplete(f"{defect} at {envelope.path}"))
         for kept in envelope.records:
-            if kept.identity in live:
-                continue
-            first = counts.setdefault(kept.identity, (envelope, kept))
-            if first[1] is kept:
-                if scope.takes(kept.event):
-                    folded.rows.append(row_of(kept.event))
-            elif _is_ambiguous(first, (envelope, kept), scope):
-                paths = " and ".join(sorted((first[0].path, envelope.path)))
-                ambiguous[incomplete(f"ambiguous archive recency between {paths}")] = None
+            taken = scope.takes(kept.event)
+            if kept.identity not in live:
+                first = counts.setdefault(kept.identity, (envelope, kept))
+                if first[1] is kept:
+                    folded.archived += taken
+                    if taken and not kept.remembered:
+                        folded.rows.append(row_of(kept.event))
+                    continue
+                if _is_ambiguous(first, (envelope, kept), scope):
+                    paths = " and ".join(sorted((first[0].path, envelope.path)))
+                    ambiguous[incomplete(f"ambiguous archive recency between {paths}")] = None
+            if taken and not kept.remembered:
+                folded.hidden.append((envelope.path, kept.event))
     folded.warnings += ambiguous
     return folded
 
@@ -192,7 +228,7 @@ def _is_ambiguous(first: tuple[Envelope, Kept], second: tuple[Envelope, Kept], s
         and one.archived_at == other.archived_at
         and scope.takes(kept.event)
         and scope.takes(copy.event)
-        and canonical(kept.document) != canonical(copy.document)
+        and kept.digest != copy.digest
     )
 
 
@@ -201,14 +237,29 @@ def incomplete(what: str) -> str:
     return f"warning: {what}; this trail may be incomplete"
 
 
-def provenance(folded: Folded, live: int, held: int, *, syncing: bool) -> str | None:
+def tally(folded: Folded, held: int) -> Tally:
+    """Count what a trail has from the archive; `held` of its live rows are there as well."""
+    readable = [envelope for envelope in folded.in_scope if envelope.defect is None]
+    sources = {source for envelope in readable for source in envelope.sources}
+    dated = [(envelope.expires, envelope.delete_after) for envelope in folded.in_scope if envelope.expires is not None]
+    return Tally(
+        envelopes=len(folded.in_scope),
+        archived=folded.archived,
+        held=held,
+        dropped=max(0, len(sources) - len(identities(readable))),
+        unreadable=len(folded.in_scope) - len(readable),
+        until=min(dated)[1] if dated else None,
+    )
+
+
+def provenance(tally: Tally, live: int, *, syncing: bool) -> str | None:
     """Say how much of a trail rests on the archive, and until when; None when nothing does.
 
-    `live` rows of the trail are not from the archive, `held` of them are in it as well.
+    `live` rows of the trail are not from the archive.
     """
-    if not folded.in_scope:
+    if not tally.envelopes:
         return None
-    archived = len(folded.rows)
+    archived, held, dropped, unread = tally.archived, tally.held, tally.dropped, tally.unreadable
     total = archived + live
     if archived:
         clauses = [f"note: {archived} of {total} events read from the archive"]
@@ -218,16 +269,12 @@ def provenance(folded: Folded, live: int, held: int, *, syncing: bool) -> str | 
         clauses = [f"note: {held} of {total} events are also held in the archive"]
     else:
         clauses = ["note: the archive holds a compacted record for this trail"]
-    readable = [envelope for envelope in folded.in_scope if envelope.defect is None]
-    sources = {source for envelope in readable for source in envelope.sources}
-    dropped = len(sources) - len(identities(readable))
-    if dropped > 0:
+    if dropped:
         clauses.append(f"{counted(dropped, 'source event')} {'was' if dropped == 1 else 'were'} dropped by compaction")
-    if unread := len(folded.in_scope) - len(readable):
+    if unread:
         clauses.append(f"compaction loss unknown for {counted(unread, 'unreadable envelope')}")
-    dated = [(envelope.expires, envelope.delete_after) for envelope in folded.in_scope if envelope.expires is not None]
-    if dated:
-        clauses.append(f"archive deleted after {min(dated)[1]}")
+    if tally.until is not None:
+        clauses.append(f"archive deleted after {tally.until}")
     if not syncing:
         clauses.append("mirror it with log --sync")
     return "; ".join(clauses)
