@@ -164,7 +164,8 @@ class Play(Scene):
     async def compare(self, *, simulated: bool, few: int = 0) -> None:
         """Sync with and without skipping, and compare all that is said and left."""
         skimmed = await self.outcome(self.store, self.root, simulated=simulated, few=few)
-        assert skimmed == await self.outcome(CountingStore(LocalStore(str(self.root))), self.plain, simulated=simulated)
+        full = await self.outcome(CountingStore(LocalStore(str(self.root))), self.plain, simulated=simulated)
+        assert skimmed == full, f"{skimmed} is not {full}"
 
     async def outcome(self, store: Store, root: Path, *, simulated: bool, few: int = 0) -> tuple[object, ...]:
         context = self.context(store)

@@ -102,7 +102,7 @@ def _change(
             added = _merge(change, lines, tidy=known is not None and known.tidy)
             if skimming is not None:
                 tidy = bool(added) or (known is not None and known.tidy)
-                made = skimming.made(_Held(change, tidy=tidy))
+                made = skimming.made(_Lookup(change, tidy=tidy))
                 made.stamp, made.tidy = change.stamp(), tidy
                 if made != known and made.count:
                     # Without it the next sync only reads more.
@@ -131,7 +131,7 @@ def _merge(change: Change, lines: list[str], *, tidy: bool) -> int:
     return result.added
 
 
-class _Held:
+class _Lookup:
     """Tells whether lines are in the mirror as it is now; that is read once, when it is first asked."""
 
     def __init__(self, change: Change, *, tidy: bool) -> None:

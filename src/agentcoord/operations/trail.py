@@ -14,6 +14,7 @@ from agentcoord.errors import StoreError, UsageError
 from agentcoord.operations.context import Context
 from agentcoord.operations.skimming import Skimming
 from agentcoord.operations.sources import ARCHIVE, Report, Source
+from agentcoord.protocol.custody import ClaimRecord, ClaimRow, Held, current_claims, held, is_on, read_claim
 from agentcoord.protocol.envelopes import (
     Envelope,
     Folded,
@@ -32,20 +33,13 @@ from agentcoord.protocol.instants import Exact
 from agentcoord.protocol.paths import claim_key, require_repo, require_segment
 from agentcoord.protocol.remembered import Hints
 from agentcoord.protocol.trail import (
-    ClaimRecord,
-    ClaimRow,
     EventRecord,
-    Held,
     Item,
     Narrowing,
     Row,
     by_instant,
-    current_claims,
-    held,
     identity_of,
-    is_on,
     parse_since,
-    read_claim,
     read_event,
     row_of,
 )

@@ -5,7 +5,7 @@ scrubbed, so that a row is one line of a terminal and of a table whatever was re
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -13,23 +13,21 @@ import msgspec
 from msgspec import Struct
 
 from agentcoord.protocol.documents import Document, canonical, decode, encode, is_document
-from agentcoord.protocol.events import LANE_CLOSED, PHASE_CHANGED, RELEASED
+from agentcoord.protocol.events import PHASE_CHANGED, RELEASED
 from agentcoord.protocol.instants import Exact, exact
-from agentcoord.protocol.paths import claim_key
 from agentcoord.protocol.workitems import identify
 
 UNSAID = "?"
 """What a row shows of a field that says nothing."""
 
 _HANDOFF = "handoff"  # what releases to somebody were called once
-_ENDS_CUSTODY = (RELEASED, LANE_CLOSED)
 _BLANK = " \t\n\v\f\r\0"
 _BREAKS = re.compile(r"[\t\r\n]+")
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _DURATION = re.compile(r"([0-9]+)([mhdw])")
 _UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 604800}
 _FAMILIES = ("codex", "claude")
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 _LONGEST = 15  # digits of a duration: no calendar goes back as far as these many minutes
 
 
@@ -74,23 +72,6 @@ class EventRecord(Struct, gc=False):
     """Not the record's own: all of it in canonical form, where its ids do not tell it from another; else None."""
 
 
-class ClaimRecord(Struct, gc=False):
-    """The fields of a claim that its line is made of, of any type."""
-
-    repo: Any = None
-    target: Any = None
-    agent_id: Any = None
-    status: Any = None
-    machine_id: Any = None
-    closed_by: Any = None
-    host: Any = None
-    phase: Any = None
-    updated_at: Any = None
-    expires_at: Any = None
-    synthetic: Any = None
-    synthetic_kind: Any = None
-
-
 class Row(Struct, frozen=True, gc=False):
     """One event as it is shown. `repo` and `target` are None where the record names none."""
 
@@ -114,22 +95,6 @@ class Row(Struct, frozen=True, gc=False):
 
 SHOWN = Row.__struct_fields__[:13]
 """The fields of a row that are printed, in their order."""
-
-
-class ClaimRow(Struct, frozen=True):
-    """A claim as it is shown beside a trail."""
-
-    status: str
-    machine: str
-    host: str
-    agent_id: str
-    phase: str
-    updated_at: str
-    expires_at: str
-    target: str
-    lease_elapsed: bool
-    synthetic: bool
-    synthetic_kind: str
 
 
 class Item(Struct, frozen=True):
@@ -176,7 +141,8 @@ class Narrowing(Struct, frozen=True):
 # Reading -------------------------------------------------------------------------------------------
 
 
-def _reading(kind: Any, complete: Callable[[Any, bytes], object]) -> Callable[[bytes], object]:
+def reading(kind: Any, complete: Callable[[Any, bytes], object]) -> Callable[[bytes], object]:
+    """Give what reads a record's bytes: a `kind` that was completed, INVALID_TEXT, or a value that is no object."""
     straight = msgspec.json.Decoder(kind).decode
 
     def read(data: bytes) -> object:
@@ -220,11 +186,8 @@ def identity_of(event: EventRecord) -> tuple[str, str] | bytes | None:
     return event.content
 
 
-read_event = _reading(EventRecord, _with_content)
+read_event = reading(EventRecord, _with_content)
 """Read a live event's bytes: an EventRecord, INVALID_TEXT, or a value that is no object. Raises ValueError."""
-
-read_claim = _reading(ClaimRecord, lambda claim, data: claim)
-"""Read a claim's bytes as `read_event` does an event's, into a ClaimRecord."""
 
 
 def event_of(record: Document) -> EventRecord:
@@ -264,7 +227,8 @@ def shown(value: object) -> str:
     return scrubbed(encode(value).decode())
 
 
-def _first(*values: object) -> str:
+def first_shown(*values: object) -> str:
+    """Spell the first of several values that says something; empty when none does."""
     for value in values:
         if value is not None and (text := shown(value)):
             return text
@@ -277,9 +241,9 @@ def family(host: str) -> str:
     return next((known for known in _FAMILIES if name.startswith(known)), name)
 
 
-def _closer(record: EventRecord | ClaimRecord, field: str) -> object:
-    closer = record.closed_by
-    return closer.get(field) if is_document(closer) else None
+def closer(closed_by: object, field: str) -> object:
+    """Give what a record says of who closed its lane; None when it says nothing."""
+    return closed_by.get(field) if is_document(closed_by) else None
 
 
 def row_of(event: EventRecord) -> Row:
@@ -289,12 +253,12 @@ def row_of(event: EventRecord) -> Row:
     type_ = shown(event.type)
     return Row(
         at=at or UNSAID,
-        machine=_first(event.machine_id, _closer(event, "machine")) or UNSAID,
+        machine=first_shown(event.machine_id, closer(event.closed_by, "machine")) or UNSAID,
         host=family(host) or UNSAID,
         work_item=f"{repo or UNSAID}#{target or UNSAID}" if repo or target else "-",
         type=type_ or UNSAID,
-        phase=_first(event.phase, event.new_phase, event.terminal, event.status) or UNSAID,
-        agent_id=_first(event.agent_id, _closer(event, "agent_id")) or UNSAID,
+        phase=first_shown(event.phase, event.new_phase, event.terminal, event.status) or UNSAID,
+        agent_id=first_shown(event.agent_id, closer(event.closed_by, "agent_id")) or UNSAID,
         batch_id=shown(event.batch_id) or UNSAID,
         detail=_detail(event, type_),
         host_raw=host or UNSAID,
@@ -310,10 +274,10 @@ def row_of(event: EventRecord) -> Row:
 def _detail(event: EventRecord, type_: str) -> str:
     message = shown(event.message)
     if type_ == PHASE_CHANGED:
-        old, new = _first(event.old_phase, event.previous_phase), _first(event.phase, event.new_phase)
+        old, new = first_shown(event.old_phase, event.previous_phase), first_shown(event.phase, event.new_phase)
         return f"{old} -> {new}" if old and new else message
     if type_ in (RELEASED, _HANDOFF):
-        note, to = _first(event.handoff_note, event.message), shown(event.handoff_to)
+        note, to = first_shown(event.handoff_note, event.message), shown(event.handoff_to)
         return f"-> {to} {note}".rstrip() if to else note
     if type_ == "escalation_requested":
         return f"{shown(event.from_route) or UNSAID} -> {shown(event.to_route) or UNSAID}"
@@ -342,77 +306,6 @@ def parse_since(value: str, now: datetime) -> Exact | None:
         return exact(value)
     count = found[1].lstrip("0")
     minutes = int(count or "0") if len(count) <= _LONGEST else 10**_LONGEST
-    age = now - _EPOCH
+    age = now - EPOCH
     seconds = age.days * 86400 + age.seconds - minutes * _UNITS[found[2]]
     return seconds, f"{age.microseconds:06d}".rstrip("0")
-
-
-# Claims beside a trail (spec: cli §10.6) --------------------------------------------------------------
-
-
-class Held(Struct, frozen=True):
-    """A claim at its path, with the work item it is on."""
-
-    path: str
-    repo: str
-    target: str
-    claim: ClaimRecord
-
-
-def held(path: str, claim: ClaimRecord) -> Held:
-    """Name the work item of a claim; what the record does not say is said by its path."""
-    repo, target = claim_key(path)
-    return Held(path, shown(claim.repo) or repo, shown(claim.target) or target, claim)
-
-
-def is_on(item: Item, repo: str, target: str) -> bool:
-    """Tell whether a claim on a repository and target is one on exactly this item or lane, in any spelling."""
-    return repo.lower() == item.repo.lower() and identify(target) == identify(item.target)
-
-
-def current_claims(claims: Iterable[Held], rows: Sequence[Row], now: datetime) -> list[ClaimRow]:
-    """Show the claims on an item that its rows do not show to be over, one for each lease, oldest first."""
-    newest: dict[tuple[str, ...], Held] = {}
-    for each in claims:
-        claim = each.claim
-        lease = (each.path,)
-        if shown(claim.target) and shown(claim.agent_id):
-            lease = (each.repo, each.target, shown(claim.agent_id))
-        if lease not in newest or _updated(newest[lease]) < _updated(each):
-            newest[lease] = each
-    ended: dict[tuple[str | None, str | None], Exact] = {}
-    for row in rows:
-        if row.type in _ENDS_CUSTODY and row.instant is not None:
-            key = (row.repo, row.target)
-            ended[key] = max(ended.get(key, row.instant), row.instant)
-    open_ = [each for each in newest.values() if not _is_over(each, ended)]
-    return [_claim_row(each, now) for each in sorted(open_, key=_updated)]
-
-
-def _updated(each: Held) -> tuple[bool, Exact, str]:
-    return instant_key(exact(each.claim.updated_at), "")
-
-
-def _is_over(each: Held, ended: dict[tuple[str | None, str | None], Exact]) -> bool:
-    end = ended.get((each.repo, each.target))
-    return end is not None and _updated(each) < instant_key(end, "")
-
-
-def _claim_row(each: Held, now: datetime) -> ClaimRow:
-    claim, host = each.claim, shown(each.claim.host)
-    expires = exact(claim.expires_at)
-    age = now - _EPOCH
-    present = (age.days * 86400 + age.seconds, f"{age.microseconds:06d}".rstrip("0"))
-    return ClaimRow(
-        status=shown(claim.status) or UNSAID,
-        machine=_first(claim.machine_id, _closer(claim, "machine")) or UNSAID,
-        host=family(host) or UNSAID,
-        agent_id=shown(claim.agent_id) or UNSAID,
-        phase=shown(claim.phase) or "-",
-        updated_at=shown(claim.updated_at) or UNSAID,
-        expires_at=shown(claim.expires_at) or UNSAID,
-        target=each.target,
-        lease_elapsed=expires is not None and expires < present,
-        synthetic=claim.synthetic is True,
-        synthetic_kind=shown(claim.synthetic_kind) or UNSAID,
-    )

@@ -7,9 +7,10 @@ from agentcoord.cli.render.pieces import json_section
 from agentcoord.files import printable
 from agentcoord.operations.mirror import Synced
 from agentcoord.operations.trail import Trail
+from agentcoord.protocol.custody import ClaimRow
 from agentcoord.protocol.documents import Document, encode_pretty, pretty
 from agentcoord.protocol.mirror import line_of
-from agentcoord.protocol.trail import SHOWN, ClaimRow, Row
+from agentcoord.protocol.trail import SHOWN, Row
 
 _COLUMNS = SHOWN[:7]
 
