@@ -33,7 +33,8 @@ def _guarded(argv: list[str]) -> int:
         from agentcoord.files import discreet
         from agentcoord.process import write
 
-        write(2, f"{discreet(_fault(error))}\n".encode("utf-8", "replace"))
+        said = discreet(_fault(error))
+        write(2, f"{said if said.isprintable() else ascii(said)[1:-1]}\n".encode("utf-8", "replace"))
         return _UNKNOWN
 
 

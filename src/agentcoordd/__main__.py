@@ -4,7 +4,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from agentcoord.cli.output import one_line
 from agentcoord.errors import CoordError, Exit, StoreError, UsageError
+from agentcoord.files import discreet
 from agentcoord.version import VERSION
 
 _HELP = """\
@@ -25,7 +27,7 @@ def main() -> int:
     try:
         return _run(argv)
     except CoordError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{discreet(one_line(str(error)))}\n")
         return error.exit
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

@@ -18,6 +18,8 @@ MAX_BYTES = 1 << 20
 
 _LONGEST = 366 * 24 * 60 * 60
 """Seconds: what is further away than the calendar reaches could not be shown."""
+LEAST = {"mirror.seconds": 0.01, "mirror.remote_seconds": 1.0, "gc.seconds": 1.0}
+"""Seconds of each interval at least: less is a slip, such as of the unit, and would be work without a pause."""
 _NAME = "agentcoordd"
 
 
@@ -90,8 +92,8 @@ def _require_times(found: Configuration, path: str) -> None:
         times["gc.seconds"] = gc.seconds
         days = {f"gc.{name}": getattr(gc, name) for name in ("hot_days", "archive_days", "synthetic_hot_days")}
     for name, seconds in times.items():
-        if seconds is not None and not 0 < seconds <= _LONGEST:
-            raise ConfigError(f"{path}: {name} has to be more than 0 seconds, and a year of {_LONGEST} at most")
+        if seconds is not None and not LEAST[name] <= seconds <= _LONGEST:
+            raise ConfigError(f"{path}: {name} has to be from {LEAST[name]:g} to {_LONGEST} seconds")
     for name, number in days.items():
         if number < 0:
             raise ConfigError(f"{path}: {name} has to be zero days or more")

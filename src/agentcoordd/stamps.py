@@ -27,19 +27,22 @@ class Tree:
         self._path, self._depth = path, depth
         self._known: dict[str, _Known] = {}
 
-    def look(self) -> list[str]:
+    def look(self, closed: dict[str, OSError] | None = None) -> list[str]:
         """Give the directories that have changed since the last look, or only perhaps; new and vanished ones too.
 
-        Raises OSError for one that cannot be looked at.
+        One that cannot be looked at is put into `closed`, beside the error; until it can, it has vanished with all that
+        is below it. Without `closed`, raises OSError at the first of them.
         """
         changed: list[str] = []
         seen: dict[str, _Known] = {}
-        self._visit(self._path, self._depth, seen, changed)
+        self._visit(self._path, self._depth, seen, changed, closed)
         changed += [path for path in self._known if path not in seen]
         self._known = seen
         return changed
 
-    def _visit(self, path: str, depth: int, seen: dict[str, _Known], changed: list[str]) -> None:
+    def _visit(
+        self, path: str, depth: int, seen: dict[str, _Known], changed: list[str], closed: dict[str, OSError] | None
+    ) -> None:
         now = time.time_ns()  # before the look: what changes after it is seen by the next
         try:
             found = os.lstat(path)
@@ -54,9 +57,14 @@ class Tree:
                 known = _Known(stamp, abs(now - found.st_mtime_ns) > _TICK, _below(path) if depth else ())
         except FileNotFoundError:  # removed between one look and the other
             return
+        except OSError as error:
+            if closed is None:
+                raise
+            closed[path] = error
+            return
         seen[path] = known
         for below in known.below:
-            self._visit(below, depth - 1, seen, changed)
+            self._visit(below, depth - 1, seen, changed, closed)
 
 
 def _below(path: str) -> tuple[str, ...]:

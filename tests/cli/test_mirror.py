@@ -50,7 +50,15 @@ def test_permissions_of_a_mirror_are_kept_and_its_foreign_bytes_too(line: Line) 
     assert path.read_bytes().startswith(b"\xff\xfe old\r\ncut off\n2026-01-01T00:00:00Z\t")
 
 
-@pytest.mark.parametrize("kind", ["symlink", "directory", "locked symlink", "no directory"])
+_BLOCKED = {
+    "symlink": "log.tsv: it is a symlink",
+    "directory": "log.tsv: it is not a regular file",
+    "locked symlink": "log.tsv.lock: it is a symlink",
+    "locked directory": "log.tsv.lock: is a directory",
+}
+
+
+@pytest.mark.parametrize("kind", [*_BLOCKED, "no directory"])
 def test_a_mirror_that_cannot_be_written_is_exit_2(line: Line, kind: str) -> None:
     lay(line, "e1")
     path, elsewhere = line.root / "log.tsv", line.directory / "elsewhere"
@@ -61,12 +69,28 @@ def test_a_mirror_that_cannot_be_written_is_exit_2(line: Line, kind: str) -> Non
         path.mkdir()
     elif kind == "locked symlink":
         path.with_name("log.tsv.lock").symlink_to(elsewhere)
+    elif kind == "locked directory":
+        path.with_name("log.tsv.lock").mkdir()
     else:
         line.env |= {"AGENT_COORD_STATE_ROOT": str(elsewhere)}
     output = line("log", "--sync") if kind == "no directory" else line.local("log", "--sync")
     assert (output.exit, output.stdout) == (2, b"")
-    assert kind == "no directory" or output.stderr[-1].startswith(f"log mirror unwritable: {path}: ")
+    assert kind == "no directory" or output.stderr == [f"log mirror unwritable: {line.root}/{_BLOCKED[kind]}"]
     assert elsewhere.read_bytes() == b"mine\n"
+
+
+def test_a_mirror_that_no_memory_holds_is_left_as_it_is(line: Line) -> None:
+    lay(line, "e1")
+    path = line.root / "log.tsv"
+    with path.open("wb") as file:
+        file.truncate(300 << 30)  # a hole: it takes no room
+    before = path.stat()
+    output = line.local("log", "--sync")
+    assert (output.exit, output.stdout) == (2, b"")
+    hint = "it is larger than 2 GiB; move it away and keep it: the next sync begins another"
+    assert output.stderr == [f"log mirror unwritable: {path}: {hint}"]
+    assert path.stat() == before
+    assert sorted(os.listdir(line.root)) == ["events", "log.tsv", "log.tsv.lock"]
 
 
 def test_an_incomplete_trail_is_never_mirrored(line: Line) -> None:

@@ -68,7 +68,7 @@ def test_nothing_is_said(line: Line, case: str) -> None:
     assert b"compact" in output.stdout
 
 
-@pytest.mark.parametrize("kind", ["directory", "pipe", "symlink"])
+@pytest.mark.parametrize("kind", ["directory", "pipe", "symlink", "endless"])
 def test_a_round_that_went_well_does_not_fail_for_want_of_a_mirror(line: Line, kind: str) -> None:
     lay_renewals(line)
     path = line.root / "log.tsv"
@@ -76,12 +76,16 @@ def test_a_round_that_went_well_does_not_fail_for_want_of_a_mirror(line: Line, k
         path.mkdir()
     elif kind == "pipe":
         os.mkfifo(path)
+    elif kind == "endless":
+        path.touch()
+        os.truncate(path, 300 << 30)
     else:
         path.symlink_to("/dev/zero")
     output = watched(line, "gc", "--execute")
     assert output.exit == 0
     (notice,) = output.stderr
-    assert f"not in the mirror {path}, which cannot be read (" in notice
+    why = "is larger than 2 GiB: " if kind == "endless" else "cannot be read ("
+    assert f"not in the mirror {path}, which {why}" in notice
 
 
 def test_the_trail_is_synced_before_it_is_shortened(line: Line) -> None:

@@ -70,7 +70,7 @@ async def test_a_root_that_does_not_answer_keeps_no_daemon_from_starting(
 ) -> None:
     let_go, looked = threading.Event(), list[str]()
 
-    def hang(tree: Tree) -> list[str]:
+    def hang(tree: Tree, closed: object) -> list[str]:
         let_go.wait(PATIENCE)
         looked.append("at last")
         return []

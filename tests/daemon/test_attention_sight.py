@@ -39,26 +39,36 @@ class Told:
 
 @contextmanager
 def closed(place: Path) -> Generator[None]:
-    """Close a directory; to root none is closed, so the system's answer is given for it."""
+    """Close a directory; to root none is closed, so the system's answer is given for it and all that is below."""
     scandir: Any = os.scandir
+    lstat: Any = os.lstat
 
-    def refuse(path: str) -> Any:
-        if str(path) == str(place):
+    def scan(path: str) -> Any:
+        if Path(path).is_relative_to(place):
             raise PermissionError(13, "Permission denied", path)
         return scandir(path)
 
+    def look(path: str) -> Any:
+        if place in Path(path).parents:
+            raise PermissionError(13, "Permission denied", path)
+        return lstat(path)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "scandir", refuse)
+        patch.setattr(os, "scandir", scan)
+        patch.setattr(os, "lstat", look)
         yield
 
 
 def ask(root: Path, repository: str, id_: str) -> None:
-    lay(root, f"attention/w/{repository}/{id_}.json", OPEN | {"id": id_, "repository": repository})
+    workspace = "v" if repository == "o/r" else "w"
+    record = OPEN | {"id": id_, "repository": repository, "workspace": workspace}
+    lay(root, f"attention/{workspace}/{repository}/{id_}.json", record)
 
 
+@pytest.mark.parametrize("place", ["v", "v/o/r"])
 @pytest.mark.parametrize("from_the_start", [True, False])
 async def test_one_closed_directory_hides_nothing_else_and_doubles_nothing(
-    tmp_path: Path, from_the_start: bool, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, from_the_start: bool, place: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for repository in ("o/a", "o/r", "o/z"):
         ask(tmp_path, repository, "old")
@@ -67,13 +77,13 @@ async def test_one_closed_directory_hides_nothing_else_and_doubles_nothing(
     async with anyio.create_task_group() as tasks:
         if not from_the_start:
             await tasks.start(attention.run)
-        with closed(tmp_path / "attention/w/o/r"):
+        with closed(tmp_path / "attention" / place):
             if from_the_start:
                 await tasks.start(attention.run)
             for repository in ("o/a", "o/r", "o/z"):
                 ask(tmp_path, repository, "new")
             await feed.until(("o/a", "new"), ("o/z", "new"))
-            await seen(lambda: "is not watched" in caplog.text)
+            await seen(lambda: f"attention/{place} is not watched" in caplog.text)
         ask(tmp_path, "o/a", "newer")
         news = [("o/a", "new"), ("o/z", "new"), ("o/a", "newer")]
         if not from_the_start:

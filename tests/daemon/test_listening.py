@@ -213,11 +213,12 @@ def test_a_caller_of_another_user_is_hung_up_on(daemon: Daemon) -> None:
     assert ran.stdout == "b''\n"
 
 
-@pytest.mark.parametrize("words", [["--nonsense"], ["extra"]])
+@pytest.mark.parametrize("words", [["--nonsense"], ["extra"], ["\x1b[31mred\n"]])
 def test_words_it_does_not_know_are_a_usage_error(daemon: Daemon, words: list[str]) -> None:
     process = daemon.launch(*words)
     assert process.wait(PATIENCE) == 1
-    assert words[0] in daemon.said()
+    assert words[0].strip("\x1b\n") in daemon.said()
+    assert daemon.said().strip().isprintable(), "one line, that moves no cursor"
 
 
 def test_a_settings_file_it_does_not_understand_is_named(daemon: Daemon) -> None:

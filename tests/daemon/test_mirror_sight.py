@@ -44,10 +44,10 @@ class Closed(Tree):
 
     closed = True
 
-    def look(self) -> list[str]:
+    def look(self, closed: dict[str, OSError] | None = None) -> list[str]:
         if self.closed:
             raise PermissionError(13, "Permission denied", "events")
-        return super().look()
+        return super().look(closed)
 
 
 class Here:

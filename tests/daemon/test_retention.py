@@ -58,7 +58,7 @@ def test_nothing_is_removed_unasked(daemon: Daemon) -> None:
 
 
 def test_a_round_mirrors_and_then_drops(daemon: Daemon) -> None:
-    configure(daemon, mirror={"on": False}, gc={"seconds": 0.1})
+    configure(daemon, mirror={"on": False}, gc={"seconds": 1})
     lay_lane(daemon)
     lay_event(daemon.root, "new", lane="qa", at="2099-01-01T00:00:00Z", batch="b2")
     daemon.start()
@@ -73,7 +73,7 @@ def test_a_round_mirrors_and_then_drops(daemon: Daemon) -> None:
 
 
 def test_the_windows_are_those_of_the_settings(daemon: Daemon) -> None:
-    configure(daemon, gc={"seconds": 0.1, "hot_days": 100_000})
+    configure(daemon, gc={"seconds": 1, "hot_days": 100_000})
     lay_lane(daemon)
     daemon.start()
     until(lambda: rounds(daemon)["rounds"] not in (0, 1))
@@ -81,7 +81,7 @@ def test_the_windows_are_those_of_the_settings(daemon: Daemon) -> None:
 
 
 def test_nothing_is_dropped_while_the_sync_refuses(daemon: Daemon) -> None:
-    configure(daemon, gc={"seconds": 0.1})
+    configure(daemon, gc={"seconds": 1})
     lay_lane(daemon)
     lay(daemon.root, "archive/batches/b0.json", {"record_family": "archived_record", "delete_after": OLD.format(0)})
     lay(
@@ -101,7 +101,7 @@ def test_nothing_is_dropped_while_the_sync_refuses(daemon: Daemon) -> None:
 
 
 def test_a_state_root_that_is_not_there_is_not_made(daemon: Daemon) -> None:
-    configure(daemon, gc={"seconds": 0.05})
+    configure(daemon, gc={"seconds": 1})
     daemon.start()
     due = rounds(daemon)["next_round"]
     until(lambda: rounds(daemon)["next_round"] != due)
@@ -125,7 +125,7 @@ def server(state: State) -> Generator[Server]:
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_server_is_kept_small_only_on_request(daemon: Daemon, state: State, server: Server, remote: bool) -> None:
-    configure(daemon, mirror={"remote_seconds": None}, gc={"seconds": 0.1, "remote": remote})
+    configure(daemon, mirror={"remote_seconds": None}, gc={"seconds": 1, "remote": remote})
     daemon.root.mkdir(parents=True)
     for path, record in records().items():
         state.put(path, record)

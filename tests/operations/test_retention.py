@@ -1,6 +1,7 @@
 """Retention as it is done: copied, then removed, wherever it is cut off."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -175,6 +176,47 @@ async def test_a_copy_that_is_made_beside_this_run_is_used_if_it_is_the_same(sta
     stage.lay(CLAIM, RELEASED)
     await run(stage, FaultyStore(stage.store, at=1, first=other_run))
     assert list(await stage.records()) == [f"archive/{CLAIM}"]
+
+
+_DROPPED = ("events/b1/c.json", "events/b1/d.json")
+"""What compaction leaves out of a lane."""
+
+
+async def _cut_off_long_ago(stage: Stage, clock: FakeClock) -> dict[str, set[bytes]]:
+    """Have copies of a claim and a lane whose run removed nothing and that have expired; give what they tell."""
+    stage.lay(CLAIM, RELEASED)
+    lay_lane(stage)
+    hot = await stage.records()
+    copies = [action for action in (await run(stage, execute=False)).actions if not isinstance(action, Delete)]
+    for action in copies:
+        stage.lay(action.archive_path, action.envelope)
+    clock.advance(hours=31 * 24)
+    return {path: told for path, told in kept(hot).items() if path not in _DROPPED}
+
+
+async def test_a_copy_whose_time_is_over_is_made_anew_before_its_sources_go(stage: Stage, clock: FakeClock) -> None:
+    told = await _cut_off_long_ago(stage, clock)
+    await run(stage)
+    assert (await run(stage)).actions == (), "the copies are kept for their time"
+    records = await stage.records()
+    assert kept(records) == told
+    assert {record["delete_after"] for record in records.values()} == {stage.stamp(seconds=30 * 24 * 3600)}
+
+
+@pytest.mark.parametrize("at", range(1, 10))
+async def test_a_run_that_deletes_what_expired_beside_this_one_costs_nothing(
+    stage: Stage, clock: FakeClock, at: int
+) -> None:
+    async def other_run() -> None:
+        await run(stage, prefixes=("heartbeats",))  # to it nothing stands against deleting the copies
+
+    told = await _cut_off_long_ago(stage, clock)
+    with suppress(StoreError):  # as when the copy that was found is gone: its source is not touched
+        await run(stage, FaultyStore(stage.store, at=at, first=other_run, deletes=True))
+    assert kept(await stage.records()).keys() >= told.keys()
+    await run(stage)
+    await run(stage)
+    assert kept(await stage.records()).items() >= told.items()
 
 
 Lay = Callable[[Stage], None]

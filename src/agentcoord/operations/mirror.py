@@ -4,6 +4,7 @@ Where the store can tell unread which records it had before, only what is new si
 """
 
 import errno
+import os
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -23,6 +24,10 @@ from agentcoord.stores.base import Marking
 
 MIRROR = "log.tsv"
 
+LARGEST = 2 << 30
+"""Bytes of a mirror that is still read: no place in memory is left for more, and nobody's trail is as long."""
+
+_TOO_LARGE = f"larger than {LARGEST >> 30} GiB"
 _FEW = 1000
 """Lines up to which each one's place is looked for; more are merged with all that is there."""
 
@@ -99,9 +104,15 @@ def _change(
             stamp = change.stamp()
             if known is not None and stamp != known.stamp:
                 return None
-            added = _merge(change, lines, tidy=known is not None and known.tidy)
+            tidy = known is not None and known.tidy
+            if stamp and stamp[2] > LARGEST and (lines or not tidy):
+                raise StoreError(
+                    f"log mirror unwritable: {printable(path)}: it is {_TOO_LARGE}; move it away and keep it: "
+                    "the next sync begins another"
+                )
+            added = _merge(change, lines, tidy=tidy)
             if skimming is not None:
-                tidy = bool(added) or (known is not None and known.tidy)
+                tidy = bool(added) or tidy
                 made = skimming.made(_Lookup(change, tidy=tidy))
                 made.stamp, made.tidy = change.stamp(), tidy
                 if made != known and made.count:
@@ -156,6 +167,8 @@ def find_lacking(events: Sequence[Document], root: str) -> Lacking:
     wanted = {line_of(row_of(event_of(event))) for event in events if event.get("synthetic") is not True}
     try:
         with opened_file(path) as file:
+            if os.fstat(file.fileno()).st_size > LARGEST:
+                return Lacking(len(wanted), path, f"is {_TOO_LARGE}")
             for line in file:
                 wanted.discard(line.rstrip(b"\n").decode(errors="surrogateescape"))
     except FileNotFoundError:
@@ -166,5 +179,7 @@ def find_lacking(events: Sequence[Document], root: str) -> Lacking:
 
 
 def _unwritable(path: str, error: OSError) -> StoreError:
-    why = {errno.ELOOP: "it or its lock is a symlink", errno.EINVAL: "it is not a regular file"}
+    if isinstance(error.filename, str) and error.filename.endswith(".lock"):
+        path += ".lock"
+    why = {errno.ELOOP: "it is a symlink", errno.EINVAL: "it is not a regular file"}
     return StoreError(f"log mirror unwritable: {printable(path)}: {why.get(error.errno or 0) or cause_of(error)}")

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from agentcoord.errors import Conflict, StoreError
 from agentcoord.operations.context import Context, contention, readable, require_object
-from agentcoord.protocol.archive import keeps, require_caps
+from agentcoord.protocol.archive import has_expired, keeps, require_caps
 from agentcoord.protocol.documents import Document, canonical, decode, is_document
 from agentcoord.protocol.paths import ARCHIVABLE
 from agentcoord.protocol.retention import (
@@ -184,7 +184,11 @@ async def _compact(context: Context, action: Compact, plan: _Plan) -> None:
 
 
 async def _keep(context: Context, action: Archive | Compact, note: str, otherwise: str) -> None:
-    """Make sure that the archive has the copy: now, or from a run that was cut off or goes on beside this one."""
+    """Make sure that the archive has the copy: now, or from a run that was cut off or goes on beside this one.
+
+    A copy whose time is over, as of a run that was cut off long ago, is made anew before its sources go: any round may
+    delete it.
+    """
     path = action.archive_path
     try:
         await context.store.write(path, action.envelope, version=None, note=note)
@@ -192,6 +196,11 @@ async def _keep(context: Context, action: Archive | Compact, note: str, otherwis
         found = await context.store.read(path)
         if found is None or not keeps(found.document, action.envelope):
             raise StoreError(f"{otherwise} at {path}") from None
+        if has_expired(path, found.document, context.now()):
+            try:
+                await context.store.write(path, action.envelope, version=found.version, note=note)
+            except Conflict as conflict:
+                raise contention(f"gc archive changed at {path}", conflict) from conflict
 
 
 async def _expire(context: Context, path: str, plan: _Plan, otherwise: str) -> None:

@@ -1,13 +1,13 @@
 """The archive: where a record is kept once it left, in what envelope, and until when (spec: cli §12.2, §12.3).
 
-An envelope is never rewritten. Its place follows from what it keeps, so that an interrupted move finds
-on its second try the copy that the first one made.
+An envelope is not rewritten before it has expired. Its place follows from what it keeps, so that an interrupted move
+finds on its second try the copy that the first one made.
 """
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 from agentcoord.errors import StoreError
 from agentcoord.protocol.documents import Document, canonical, encode, is_document
@@ -94,7 +94,12 @@ def expiry(path: str, envelope: Mapping[str, Any]) -> datetime:
     return delete_after
 
 
-def keeps(found: object, wanted: Document) -> bool:
+def has_expired(path: str, envelope: Mapping[str, Any], now: datetime) -> bool:
+    """Tell whether an envelope may be deleted now. Raises StoreError for one that cannot be judged."""
+    return expiry(path, envelope) <= now
+
+
+def keeps(found: object, wanted: Document) -> TypeGuard[Document]:
     """Tell whether an envelope that is there already keeps all that the wanted one is to keep."""
     if not is_document(found):
         return False

@@ -12,6 +12,7 @@ import anyio
 import msgspec
 import typer
 
+from agentcoord.cli.output import one_line
 from agentcoord.errors import Exit, UsageError
 from agentcoord.protocol.documents import encode_pretty
 from agentcoordd.server import tokens
@@ -72,7 +73,7 @@ def _address(listen: str) -> tuple[str, int]:
 
 
 def _say(line: str) -> None:
-    sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {line}\n")
+    sys.stderr.write(f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {one_line(line)}\n")
 
 
 def _notify(_: int) -> None:

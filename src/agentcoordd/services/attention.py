@@ -119,7 +119,7 @@ class _Watched:
     def failed(self, error: OSError) -> None:
         """Say once that the root cannot be looked at, until it can again."""
         level = logging.DEBUG if self._told else logging.WARNING
-        log.log(level, "attention below %s is not watched: %s: %s", self.root, error.filename, error.strerror)
+        log.log(level, "%s is not watched for attention: %s", printable(str(error.filename)), error.strerror)
         self._told = True
 
     def look(self) -> list[tuple[Key, Document | None]]:
@@ -138,26 +138,34 @@ class _Watched:
 
     def _find(self) -> None:
         """Raises OSError for a directory that cannot be looked at, once all others were; it is tried again."""
-        changed = [path for path in self._tree.look() if path.count("/") - self.root.count("/") == 1 + _DEPTH]
-        unseen, self._unseen = self._unseen, {}
-        failure: OSError | None = None
+        closed: dict[str, OSError] = {}
+        changed = self._tree.look(closed)
+        unseen = self._unseen
+
+        def is_news(directory: str) -> bool:
+            # What was there when the daemon began is no news, also where it is seen only now, as one below it.
+            above = (directory.rsplit("/", up)[0] if up else directory for up in range(1 + _DEPTH))
+            return next((unseen[place] for place in above if place in unseen), self._known)
+
+        self._unseen = {directory: is_news(directory) for directory in closed}
         for directory in dict.fromkeys([*unseen, *changed]):
-            # What was there when the daemon began is no news, also where it is seen only now.
-            is_news = unseen.get(directory, self._known)
+            if directory.count("/") - self.root.count("/") != 1 + _DEPTH:
+                continue
+            news = is_news(directory)
             try:
                 marks = _marks_in(directory)
             except OSError as error:
-                failure, self._unseen[directory] = error, is_news
+                closed[directory], self._unseen[directory] = error, news
                 continue
             before = self._marks.pop(directory, {})
             if marks:
                 self._marks[directory] = marks
-            if is_news:
+            if news:
                 names = sorted(name for name in {**before, **marks} if before.get(name) != marks.get(name))
                 self._waiting.update(dict.fromkeys(f"{directory}/{name}" for name in names))
         self._known = True
-        if failure is not None:
-            raise failure
+        if closed:
+            raise next(iter(closed.values()))
         self._told = False
 
     def _read(self, path: str) -> Document | None:

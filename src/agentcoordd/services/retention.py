@@ -25,6 +25,8 @@ from agentcoordd.places import Loops, Place, RetentionView
 FIRST = 60.0
 """Seconds from the daemon's start to the first round, if rounds are not closer to each other."""
 
+_SHARE = 20
+"""A round is followed by so many times its own duration without one, however often it was asked for."""
 _LOOK = 60.0
 """Seconds at most between two looks at the clock: the loop's timers stand still while the machine sleeps."""
 
@@ -82,10 +84,12 @@ class _Schedule:
         never = anyio.Event()
         while True:
             await self._clock.wait(never, min(self._due - self._clock.boot(), _LOOK))
-            if self._clock.boot() >= self._due:
+            if (began := self._clock.boot()) >= self._due:
                 await self._round()
+                ended = self._clock.boot()
                 # Daemons that were started together do not stay together.
-                self._due = self._clock.boot() + self._seconds * (0.95 + self._chance() / 10)
+                pause = self._seconds * (0.95 + self._chance() / 10)
+                self._due = ended + max(pause, _SHARE * (ended - began))
 
     async def _round(self) -> None:
         name, root = shown(self._place.backend), self._place.root

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from agentcoord.cli.output import Output
+from agentcoord.cli.output import Output, one_line
 from agentcoord.cli.render.pieces import json_section
 from agentcoord.files import printable
 from agentcoord.operations.mirror import Synced
@@ -35,7 +35,7 @@ def _text(rows: Sequence[Row], said: Sequence[str]) -> Iterator[bytes]:
         detail = f"[synthetic] {row.detail}" if row.synthetic else row.detail
         yield f"{'  '.join([*cells, detail]).rstrip()}\n".encode()
     for line in said:
-        yield f"{line}\n".encode()
+        yield f"{one_line(line)}\n".encode()
 
 
 def _nothing(trail: Trail) -> str:
