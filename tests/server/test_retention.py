@@ -70,6 +70,25 @@ def test_a_lane_is_compacted_with_a_token_of_its_batch(caller: Caller, janitor: 
     assert [record["event_id"] for record in envelope["data"]["records"]] == ["1", "3"]
 
 
+def test_a_lane_that_a_token_sees_in_part_stays_whole(caller: Caller, janitor: Janitor, mine: str) -> None:
+    lane: Document = {"batch_id": mine, "repo": "o/r", "target": "7", "at": OLD, "lane": "qa"}
+    closing = {"schema_version": 2, "event_id": "z", "type": "lane_closed", "terminal": "done", "workspace": "w"}
+    caller.create(f"events/{mine}/1.json", lane | {"event_id": "1"})
+    caller.create(f"events/{mine}/z.json", lane | closing | {"closed_by": {"agent_id": "a1", "machine": "m1"}})
+    caller.create(f"events/{mine}-own/1.json", lane | {"event_id": "2", "batch_id": f"{mine}-own", "synthetic": True})
+    archive = f"archive/events/{mine}"
+    reads = [f"events/{mine}/z.json", archive, f"events/{mine}-own", f"{archive}-own"]
+    output = janitor("--execute", "--prefix", "events", reads=reads)
+    (action,) = json.loads(output.stdout)["actions"]
+    assert action["source_paths"] == [f"events/{mine}-own/1.json"], "what it sees whole goes"
+    assert output.stderr[-1] == f"notice: this token sees only a part of events/{mine}; its lanes were left"
+    assert caller.get(f"events/{mine}/z.json").status == 200
+    assert caller.list(archive).json()["entries"] == []
+    output = janitor("--execute", "--prefix", "events", reads=[f"events/{mine}", archive])
+    (action,) = json.loads(output.stdout)["actions"]
+    assert len(action["source_paths"]) == 2
+
+
 def test_a_family_that_a_token_may_not_see_stops_the_plan(caller: Caller, janitor: Janitor, mine: str) -> None:
     own = f"claims/{mine}/r/7.json"
     caller.create(own, RELEASED)

@@ -11,6 +11,7 @@ from agentcoord.operations.context import Context
 from agentcoord.operations.retention import Retention, RetentionRequest, retain
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.instants import stamp
+from agentcoord.protocol.retention import Delete
 from agentcoord.stores.base import Store, Stored
 from agentcoord.stores.github import GithubStore
 from tests.operations.stage import CLAIM, START, Chance, FaultyStore
@@ -61,6 +62,19 @@ async def test_a_run_that_is_killed_at_any_change_is_taken_up_again(store: Store
     # Only a removal that was cut off in its midst is compacted once more.
     assert told == ([["e1", "e2"], ["e2"]] if at == 5 else [["e1", "e2"]])
     assert set(records) == {ARCHIVED, *compacted}
+    assert (await run(store)).actions == ()
+
+
+async def test_a_copy_that_has_expired_is_made_anew_before_its_source_goes(store: Store) -> None:
+    await lay(store)
+    context = Context(store=store, now=lambda: START, random=Chance())
+    for action in (await retain(context, RetentionRequest(execute=False))).actions:
+        if not isinstance(action, Delete):
+            await store.write(action.archive_path, action.envelope | {"delete_after": OLD}, version=None, note="Lay")
+    await run(store)
+    records = await found(store)
+    assert len(records) == 2
+    assert {record["delete_after"] for record in records.values()} == {stamp(START + timedelta(days=30))}
     assert (await run(store)).actions == ()
 
 

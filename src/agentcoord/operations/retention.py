@@ -4,7 +4,7 @@ Everything is copied before it is removed, and removed only as the version that 
 anywhere: what it left is either still hot or already archived, and the next run goes on from there.
 """
 
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
 from typing import cast
 
@@ -32,7 +32,7 @@ from agentcoord.protocol.retention import (
     plan_archiving,
     plan_compactions,
 )
-from agentcoord.stores.base import Decode, Stored
+from agentcoord.stores.base import Decode, Listing, Stored
 
 _KINDS = {"claims": "a claim", "heartbeats": "a heartbeat", "batches": "a batch"}
 
@@ -91,7 +91,8 @@ async def _plan(context: Context, request: RetentionRequest) -> _Plan:
     for family in request.prefixes:
         if family == "events":
             continue
-        for stored in await _listing(context, family, _decoder(family, now)):
+        found = await _listing(context, family, _decoder(family, now))
+        for stored in map(readable, found.entries):
             if stored.document is GOING_ON:
                 continue
             archiving = plan_archiving(stored.path, require_object(stored, _KINDS[family]), request.policy, now)
@@ -99,8 +100,12 @@ async def _plan(context: Context, request: RetentionRequest) -> _Plan:
                 planned[archiving.archive_path] = archiving
                 sources[stored.path] = stored
     if "events" in request.prefixes:
-        events = [_event(stored, sources) for stored in await _listing(context, "events", decode_event)]
-        planned |= {found.archive_path: found for found in plan_compactions(events, request.policy, now)}
+        found = await _listing(context, "events", decode_event)
+        events = [_event(stored, sources) for stored in map(readable, found.entries)]
+        compactions = plan_compactions(events, request.policy, now)
+        if found.filtered:
+            compactions = await _seen_whole(context, compactions)
+        planned |= {compaction.archive_path: compaction for compaction in compactions}
     actions: list[Action] = []
     # All envelopes, one at a time: what expires does so whichever families are looked through, and the archive
     # is larger than what it is compared with.
@@ -113,15 +118,32 @@ async def _plan(context: Context, request: RetentionRequest) -> _Plan:
     return _Plan(tuple(sorted(actions, key=first_source)), sources)
 
 
-async def _listing(context: Context, prefix: str, decode: Decode = decode) -> Iterator[Stored]:
+async def _listing(context: Context, prefix: str, decode: Decode = decode) -> Listing:
     listing = await context.store.list(prefix, decode=decode)
     if listing.filtered and prefix != "archive":
         context.notices.append(f"notice: this token sees only a part of {prefix}; the rest was not looked at")
-    return map(readable, listing.entries)
+    return listing
 
 
 async def _records(context: Context, prefix: str, kind: str) -> Iterator[tuple[Stored, Document]]:
-    return ((stored, require_object(stored, kind)) for stored in await _listing(context, prefix))
+    found = await _listing(context, prefix)
+    return ((stored, require_object(stored, kind)) for stored in map(readable, found.entries))
+
+
+async def _seen_whole(context: Context, compactions: Sequence[Compact]) -> list[Compact]:
+    """Leave out the lanes of batches that a token sees in part: what it does not see would lose its closing."""
+    hidden: dict[str, bool] = {}
+    for compaction in compactions:
+        for above in {path.rpartition("/")[0] for path in compaction.source_paths} - hidden.keys():
+            listing = await context.store.list(above, decode=_nothing)
+            hidden[above] = listing.filtered
+            if listing.filtered:
+                context.notices.append(f"notice: this token sees only a part of {above}; its lanes were left")
+    return [each for each in compactions if not any(hidden[path.rpartition("/")[0]] for path in each.source_paths)]
+
+
+def _nothing(data: bytes) -> object:
+    del data
 
 
 def _decoder(family: str, now: datetime) -> Decode:

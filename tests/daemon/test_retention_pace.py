@@ -1,0 +1,42 @@
+"""Rounds of retention leave the machine to others, however large the state is and however often they are asked for."""
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+
+from agentcoord.protocol.retention import Policy
+from agentcoordd.backends import LocalBackend
+from agentcoordd.places import Place
+from agentcoordd.services.retention import Rounds
+from tests.daemon.running import until
+from tests.daemon.test_mirror_sight import HastyClock, Here
+
+pytestmark = pytest.mark.anyio
+
+
+class Laborious(Here):
+    """A backend on which everything takes half a minute."""
+
+    async def perform_aside(self, backend: Any, deed: Any) -> Any:
+        done = await super().perform_aside(backend, deed)
+        self.clock.seconds += 30
+        return done
+
+
+@pytest.mark.parametrize(("kind", "apart"), [(Here, 1), (Laborious, 21 * 30)])
+async def test_a_round_is_followed_by_many_times_its_own_duration(
+    tmp_path: Path, kind: type[Here], apart: float
+) -> None:
+    clock = HastyClock()
+    here = kind(clock)
+    place = Place(LocalBackend(str(tmp_path)), str(tmp_path))
+    rounds = Rounds(here, [place], clock, seconds=1, policy=Policy(), chance=lambda: 0.5)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(rounds.run)
+        await anyio.to_thread.run_sync(until, lambda: len(here.began) >= 4)
+        tasks.cancel_scope.cancel()
+    assert {later - earlier for earlier, later in pairwise(here.began)} == {apart}
