@@ -14,6 +14,7 @@ from anyio import CapacityLimiter
 from msgspec import Struct
 
 from agentcoord.errors import Rejected, StoreError, UsageError
+from agentcoord.files import printable
 from agentcoord.settings.selection import Secret, Selection, redact
 from agentcoord.stores.base import Behalf, Store
 from agentcoord.stores.opening import open_root, open_store
@@ -44,7 +45,7 @@ Deed = Callable[[Store], Coroutine[Any, Any, _T]]
 
 def shown(backend: Backend) -> str:
     """Name a backend for people; what a URL may hold of a password is not in it."""
-    return backend.root if isinstance(backend, LocalBackend) else redact(backend.url)
+    return printable(backend.root) if isinstance(backend, LocalBackend) else redact(backend.url)
 
 
 def _to_be_served(backend: Backend) -> str:

@@ -93,6 +93,20 @@ def test_a_mirror_that_no_memory_holds_is_left_as_it_is(line: Line) -> None:
     assert sorted(os.listdir(line.root)) == ["events", "log.tsv", "log.tsv.lock"]
 
 
+@pytest.mark.parametrize("place", ["root", "directory"])
+def test_names_that_are_not_utf_8_keep_nothing_from_being_mirrored(line: Line, place: str) -> None:
+    if place == "root":
+        line.root = line.directory / os.fsdecode(b"st\xff\x1b")
+    else:
+        (line.root / os.fsdecode(b"claims/\xff")).mkdir(parents=True)
+    lay(line, "e1")
+    shown = str(line.root).encode(errors="replace").replace(b"?", "\ufffd".encode()).replace(b"\x1b", b"")
+    assert answered(line.local("log", "--sync")) == (0, b"synced 1 new event to %s/log.tsv\n" % shown, [])
+    lay(line, "e2")
+    assert line.local("gc", "--execute", "--sync-first").exit == 0
+    assert mirror(line) == ["e1", "e2"]
+
+
 def test_an_incomplete_trail_is_never_mirrored(line: Line) -> None:
     lay(line, "e1")
     line.lay("events/b1/list.json", [])

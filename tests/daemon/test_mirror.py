@@ -133,6 +133,18 @@ def test_a_failure_is_said_once_and_shown_until_it_is_over(quick: Daemon) -> Non
     assert quick.said().count("is mirrored again") == 1
 
 
+def test_a_root_whose_name_is_not_utf_8_is_mirrored_and_shown(daemon: Daemon) -> None:
+    configure(daemon, mirror={"seconds": 0.05}, gc={"seconds": 1})
+    root = daemon.root.with_name(os.fsdecode(b"st\xff"))
+    lay_event(root, "e1")
+    daemon.start(env={"AGENT_COORD_STATE_ROOT": str(root)})
+    until(lambda: remembered(root) == ["e1"])
+    shown = command(daemon, "daemon", "status", "--json")
+    assert shown.returncode == 0, shown.stderr
+    mirrors = json.loads(shown.stdout)["daemon"]["mirrors"]
+    assert f"{root.with_name('st')}\ufffd" in [each["root"] for each in mirrors]
+
+
 def test_it_can_be_switched_off(daemon: Daemon) -> None:
     configure(daemon, mirror={"on": False})
     lay_event(daemon.root, "e1")

@@ -116,8 +116,8 @@ def _change(
                 made = skimming.made(_Lookup(change, tidy=tidy))
                 made.stamp, made.tidy = change.stamp(), tidy
                 if made != known and made.count:
-                    # Without it the next sync only reads more.
-                    with suppress(OSError):
+                    # Without it the next sync only reads more; names that are not UTF-8 cannot be kept.
+                    with suppress(OSError, UnicodeEncodeError):
                         write_mirrored(above, made, umask=umask)
             return added
     except OSError as error:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
+from agentcoord.files import printable
 from agentcoord.version import VERSION
 from agentcoord.wire import API
 from agentcoordd.api import messages
@@ -71,7 +72,7 @@ class Administration:
             dropped=self._tally.dropped,
             missed=self._feed.missed,
             any_root=service.any_root,
-            roots=sorted(service.roots),
+            roots=sorted(map(printable, service.roots)),
             backends=service.shown_backends(),
             errors=[messages.Trouble(_instant(trouble.at), trouble.message) for trouble in self._tally.errors],
             mirrors=self._mirrors(),

@@ -80,7 +80,7 @@ class Attention:
                 news = []
             watched.looked.set()
             for key, record in news:
-                self._publish(watched.root, key, record)
+                self._publish(printable(watched.root), key, record)
             await self._clock.wait(watched.wake, watched.pause)
 
     def _publish(self, backend: str, key: Key, record: Document | None) -> None:

@@ -86,7 +86,7 @@ class _Mirror:
         """Show it as it stands."""
         return MirrorView(
             backend=shown(self._place.backend),
-            root=self._place.root,
+            root=printable(self._place.root),
             state=self._state,
             added=self._added,
             synced_at=None if self._synced_at is None else stamp(self._synced_at),
@@ -181,4 +181,4 @@ class _Mirror:
     def _note(self, why: str) -> None:
         level = logging.DEBUG if self._state == "failing" else logging.WARNING  # told once, until it goes well again
         log.log(level, "%s is not mirrored: %s", shown(self._place.backend), why)
-        self._state, self._error = "failing", why
+        self._state, self._error = "failing", printable(why)

@@ -122,6 +122,7 @@ class _Schedule:
             log.info("retention on %s: %d actions", name, len(result.actions))
 
     def _failed(self, why: str) -> None:
+        why = printable(why)
         level = logging.DEBUG if why == self._error else logging.WARNING  # told once, until it goes well again
         log.log(level, "no retention on %s: %s", shown(self._place.backend), why)
         self._error = why
