@@ -44,6 +44,11 @@ class TestAsking:
             ask(at.env, "sing", {})
         assert raised.value.code == -32601
 
+    def test_a_name_that_is_not_utf_8_is_not_told(self, at: Runtime) -> None:
+        params = {"backend": {"type": "local", "root": os.fsdecode(b"/st\xff")}}
+        with at.daemon(), pytest.raises(StoreError, match="^lease.hold: text that is not UTF-8, such as the path"):
+            ask(at.env, "lease.hold", params)
+
     def test_there_is_none(self, at: Runtime) -> None:
         with pytest.raises(NoDaemon, match="agent-coord daemon start starts one"):
             ask(at.env, "lease.list", {})

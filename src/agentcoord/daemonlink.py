@@ -160,7 +160,12 @@ class Connection:
         """Ask and wait for the answer, passing over what the daemon says unasked."""
         self._number += 1
         question = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        frame = msgspec.json.encode(question) + b"\n"
+        try:
+            frame = msgspec.json.encode(question) + b"\n"
+        except UnicodeEncodeError as error:
+            raise StoreError(
+                f"{method}: text that is not UTF-8, such as the path of a state root, cannot be told to the daemon"
+            ) from error
         if len(frame) > FRAME_BYTES:
             raise StoreError(f"{method}: the request is larger than the daemon takes")
         self._try(lambda: self._socket.sendall(frame))
