@@ -105,7 +105,8 @@ def _change(
             if known is not None and stamp != known.stamp:
                 return None
             tidy = known is not None and known.tidy
-            if stamp and stamp[2] > LARGEST and (lines or not tidy):
+            too_large = bool(stamp) and stamp[2] > LARGEST
+            if too_large and (lines or not tidy):
                 raise StoreError(
                     f"log mirror unwritable: {printable(path)}: it is {_TOO_LARGE}; move it away and keep it: "
                     "the next sync begins another"
@@ -113,7 +114,7 @@ def _change(
             added = _merge(change, lines, tidy=tidy)
             if skimming is not None:
                 tidy = bool(added) or tidy
-                made = skimming.made(_Lookup(change, tidy=tidy))
+                made = skimming.made(_none_of_them if too_large else _Lookup(change, tidy=tidy))
                 made.stamp, made.tidy = change.stamp(), tidy
                 if made != known and made.count:
                     # Without it the next sync only reads more; names that are not UTF-8 cannot be kept.
@@ -140,6 +141,10 @@ def _merge(change: Change, lines: list[str], *, tidy: bool) -> int:
     if result.text is not None:
         change.replace(result.text.encode(errors="surrogateescape"))
     return result.added
+
+
+def _none_of_them(_: Sequence[str]) -> bool:
+    return False
 
 
 class _Lookup:
