@@ -43,7 +43,7 @@ def offered(line: Line, *words: str, of: str = "bash", at: int | None = None) ->
 class TestGrammar:
     def test_commands(self, line: Line) -> None:
         assert offered(line, "") == [command.name for command in COMMANDS if not command.hidden]
-        assert offered(line, "re") == ["release", "register-batch", "record-event"]
+        assert offered(line, "re") == ["release", "register-batch", "record-event", "resume"]
         assert offered(line) == []  # no word is asked for
         assert offered(line, at=0) == offered(line, "")
 

@@ -58,7 +58,7 @@ def bash(coord: Coord, *words: str, line: str = "", at: int | None = None) -> li
 @needs("bash")
 class TestBash:
     def test_commands(self, fleet: Coord) -> None:
-        assert bash(fleet, "re") == ["release", "register-batch", "record-event"]
+        assert bash(fleet, "re") == ["release", "register-batch", "record-event", "resume"]
 
     def test_a_value_in_one_piece(self, fleet: Coord) -> None:
         assert bash(fleet, "claim", "--repo", "acme/t") == ["acme/tool"]

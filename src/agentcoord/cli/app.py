@@ -26,6 +26,7 @@ _BUILDERS = {
     "record-event": requests.record_event,
     "status": requests.status,
     "log": requests.log,
+    "resume": requests.resume,
     "batch-audit": requests.batch_audit,
     "attention": requests.attention,
     "attention-upsert": requests.attention_upsert,

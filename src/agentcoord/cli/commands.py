@@ -113,6 +113,12 @@ COMMANDS = (
         ),
         positional="OWNER/REPO#TARGET",
     ),
+    Command(
+        "resume",
+        "Show what the next agent needs to go on with a work item",
+        ("repo", "target", "limit"),
+        ("repo", "target"),
+    ),
     Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id",), ("batch-id",)),
     Command("attention", "Show what needs a person, most urgent first", ("workspace", "repo", "all", "limit")),
     Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",)),

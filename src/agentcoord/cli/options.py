@@ -161,7 +161,7 @@ OPTIONS: tuple[Option, ...] = (
         "integer",
         "At most this many",
         "N",
-        commands=("log", "attention", "attention-list", "daemon logs"),
+        commands=("log", "resume", "attention", "attention-list", "daemon logs"),
     ),
     Option("format", "text", "text or tsv", "FORMAT", commands=("log",), choices=("text", "tsv")),
     Option("sync", "flag", "Merge the whole trail into the mirror", commands=("log",)),

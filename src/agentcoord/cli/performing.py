@@ -260,6 +260,18 @@ def _mirror_root(settings: Settings, invocation: Invocation) -> str:
     return root
 
 
+async def _resume(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.resume import render_resume
+    from agentcoord.cli.resuming import gather
+
+    usage.require_options(words)
+    request = request_of(words)
+    async with _context(settings, invocation, output) as context:
+        result = await gather(context, request, invocation)
+    render_resume(result, output, invocation.now(), invocation.terminal, json=words.flag("json"))
+
+
 async def _batch_audit(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.render.audit import render_audit
@@ -402,6 +414,7 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "record-event": _record_event,
     "status": _status,
     "log": _log,
+    "resume": _resume,
     "batch-audit": _batch_audit,
     "attention": _attention,
     "attention-upsert": _attention,

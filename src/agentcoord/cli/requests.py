@@ -19,6 +19,7 @@ from agentcoord.protocol.statuses import normalize
 
 if TYPE_CHECKING:  # few commands have a use for these, and the others need not load them
     from agentcoord.operations.attention import ListRequest, QueueRequest
+    from agentcoord.operations.resume import ResumeRequest
     from agentcoord.operations.retention import RetentionRequest
     from agentcoord.operations.standing import VerifyRequest
     from agentcoord.operations.trail import TrailRequest
@@ -292,6 +293,15 @@ def log(words: Words) -> "TrailRequest":
         format=words.text("format"),
         sync=words.flag("sync"),
         include_synthetic=words.flag("include_synthetic"),
+    )
+
+
+def resume(words: Words) -> "ResumeRequest":
+    """Look at what there is to go on with."""
+    from agentcoord.operations.resume import LAST, ResumeRequest
+
+    return ResumeRequest(
+        repo=words.text("repo") or "", target=words.text("target") or "", limit=_or(words.number("limit"), LAST)
     )
 
 

@@ -20,6 +20,7 @@ from agentcoord.protocol.claims import (
     build_release,
     decide_claim,
     fence,
+    handoff_of,
     holder_of,
     holder_state,
     is_rival,
@@ -38,6 +39,8 @@ class Claimed(Struct, frozen=True):
     fence: str
     renewed: bool
     taken_over_from: str | None
+    handed_over: bool = False
+    """Whether the last holder left it with a word for the next one."""
 
 
 class Refused(Struct, frozen=True):
@@ -107,6 +110,7 @@ async def claim(context: Context, wanted: Wanted) -> Claimed | Refused:
         fence=fence(record),
         renewed=routine and stored is not None and fence(stored) == fence(record),
         taken_over_from=decision.holder if isinstance(decision, TakeOver) else None,
+        handed_over=stored is not None and holder is None and handoff_of(stored) is not None,
     )
 
 

@@ -93,6 +93,15 @@ def holder_state(beat: object, now: datetime) -> HolderState:
     return liveness(beat, now) or "unknown"
 
 
+class Handoff(Struct, frozen=True):
+    """What was said when a lease was given back to be taken up by somebody. None where nothing was said of it."""
+
+    to: str | None
+    note: str | None
+    by: str | None
+    at: str | None
+
+
 def holder_of(claim: Mapping[str, Any] | None) -> str | None:
     """Name the agent of an active claim; None when nobody holds one, "" when it names nobody."""
     if claim is None or claim.get("status") != ACTIVE:
@@ -225,6 +234,15 @@ def build_release(
         if handoff_note is not None:
             document["handoff_note"] = handoff_note
     return document
+
+
+def handoff_of(record: Mapping[str, Any]) -> Handoff | None:
+    """Read the handoff of a released claim, or of the event that tells of it; None when it was given back plainly."""
+    to, note = (text(record, field) for field in HANDOFF[1:])
+    if to is None and note is None:
+        return None
+    by = text(record, "released_by") or text(record, "agent_id")
+    return Handoff(to=to, note=note, by=by, at=text(record, "released_at") or text(record, "at"))
 
 
 def refusal(refused: Refuse, repo: str, target: str) -> str:

@@ -57,8 +57,18 @@ def hints_of_claim(result: Claimed) -> list[str]:
     """Say what a person could not see from the line that scripts read."""
     if result.taken_over_from is not None:
         was = result.taken_over_from or "an unknown agent"
-        return [f"notice: taken over from {was}, who is dead or was never heard of; its work may be unfinished"]
+        return [
+            f"notice: taken over from {was}, who is dead or was never heard of; its work may be unfinished",
+            _resume_hint(result.record),
+        ]
+    if result.handed_over:
+        return ["notice: the item was handed over", _resume_hint(result.record)]
     return ["notice: the lease was yours already and is renewed"] if result.renewed else []
+
+
+def _resume_hint(record: Document) -> str:
+    item = f"--repo {record['repo']} --target {record['target']}"
+    return f"notice: agent-coord resume {item} shows how it was left"
 
 
 def render_release(result: Released, request: ReleaseRequest, output: Output, *, json: bool) -> None:

@@ -57,7 +57,7 @@ def _claim(claim: ClaimRow) -> str:
 
 def _json(trail: Trail) -> Iterator[bytes]:
     yield pretty(_head(trail)).removesuffix(b"\n}")
-    yield from json_section("events", trail.rows, _facts)
+    yield from json_section("events", trail.rows, facts_of_row)
     if tail := _tail(trail):
         yield b",\n" + pretty(tail).removeprefix(b"{\n").removesuffix(b"\n}")
     yield b"\n}\n"
@@ -65,7 +65,7 @@ def _json(trail: Trail) -> Iterator[bytes]:
 
 def facts_of_trail(trail: Trail) -> Document:
     """Give a trail as one object, as `log --json` writes it piece by piece."""
-    return _head(trail) | {"events": [_facts(row) for row in trail.rows]} | _tail(trail)
+    return _head(trail) | {"events": [facts_of_row(row) for row in trail.rows]} | _tail(trail)
 
 
 def _head(trail: Trail) -> Document:
@@ -81,7 +81,8 @@ def _tail(trail: Trail) -> Document:
     return {"claim": trail.claims[-1], "claims": trail.claims} if trail.claims else {}
 
 
-def _facts(row: Row) -> Document:
+def facts_of_row(row: Row) -> Document:
+    """Give what programs are told of an event."""
     return {field: getattr(row, field) for field in SHOWN}
 
 
