@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Otherwise pyright asks the network whether there is a newer one than the lock names.
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 
-.PHONY: help demo test lint bench lock clean python
+.PHONY: help demo test lint bench soak lock clean python
 
 help:
 	@echo 'make demo    watch a claim being won, refused and taken over'
@@ -50,6 +50,10 @@ bench: $(DEV)
 	$(BIN)/python bench/server.py
 	$(BIN)/python bench/server_memory.py
 	$(BIN)/python bench/daemon_socket.py
+
+# Half an hour; not among the others.
+soak: $(DEV)
+	$(BIN)/python bench/soak.py
 
 # The lock names every package by version and hash, for every Python and system the project runs on.
 COMPILE := $(UV) pip compile --quiet --no-config --upgrade --universal --python-version 3.11 --generate-hashes \
