@@ -4,6 +4,7 @@ Each is there because some caller treats it differently from the rest. What a li
 raises is turned into one of these where it is met, and kept as the `__cause__`.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum, StrEnum
 from typing import ClassVar
 
@@ -35,6 +36,11 @@ class CoordError(Exception):
         super().__init__(*said)
         self.finding = finding or self.topic
         self.mend = mend
+
+    @property
+    def lines(self) -> Sequence[str]:
+        """Give what is said of it, line by line: one line but for a text of our own that has several."""
+        return (str(self),)
 
 
 class UsageError(CoordError):

@@ -27,7 +27,8 @@ def main() -> int:
     try:
         return _run(argv)
     except CoordError as error:
-        sys.stderr.write(f"{discreet(one_line(str(error)))}\n")
+        for line in error.lines:
+            sys.stderr.write(f"{discreet(one_line(line))}\n")
         return error.exit
     except KeyboardInterrupt:
         return Exit.INTERRUPTED

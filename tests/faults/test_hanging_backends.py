@@ -28,7 +28,7 @@ import sys, threading
 import agentcoordd.services.attention as attention
 from agentcoordd.stamps import Tree
 attention._FIRST = 0.1
-Tree.look = lambda tree: threading.Event().wait()
+Tree.look = lambda tree, closed=None: threading.Event().wait()
 from agentcoordd.__main__ import main
 sys.exit(main())
 """

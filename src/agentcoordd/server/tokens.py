@@ -33,6 +33,11 @@ class MisusedTokens(UsageError):
     def __init__(self) -> None:
         super().__init__("\n".join(USAGE))
 
+    @property
+    def lines(self) -> Sequence[str]:
+        """Give the usage, which is laid out in lines of its own."""
+        return USAGE
+
 
 class Provision(Struct, frozen=True):
     """Which machine is to get a token, and for what. `db` and `database` say where, None if not given."""
