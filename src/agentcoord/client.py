@@ -253,6 +253,24 @@ class _Line:
         del self._pending[: end + 1]
         return decode(line)
 
+    def take(self, length: int) -> bytearray:
+        """Give that many bytes that follow a line. Raises OSError, EOFError."""
+        taken = bytearray(length)
+        room = memoryview(taken)
+        begun = min(length, len(self._pending))
+        room[:begun] = self._pending[:begun]
+        del self._pending[:begun]
+        while begun < length:
+            self._hurry(_GLANCE_SECONDS)
+            try:
+                count = self._connection.recv_into(room[begun:])
+            except TimeoutError:
+                continue
+            if not count:
+                raise EOFError
+            begun += count
+        return taken
+
     def close(self) -> None:
         """End the connection, which ends what the daemon does for it."""
         self._connection.close()
@@ -278,8 +296,8 @@ class _Command:
         self._broken = Broken(now, os.urandom(32))
         person, columns, colour, notices = terminal(os.environ)
         self._begun = False
-        self._answer: list[bytes] = []
-        self._stderr: list[bytes] = []
+        self._answer: list[bytes | bytearray] = []
+        self._stderr: list[bytes | bytearray] = []
         self._size = 0
         try:
             self._request = encode(
@@ -299,6 +317,7 @@ class _Command:
                         "now": now,
                         "seed": self._broken.seed.hex(),
                         "umask": _umask(),
+                        "plain": True,
                     },
                 }
             )
@@ -376,18 +395,23 @@ class _Command:
         if told.get("id") != _ID:
             return None
         if method == "output":
-            self._keep(told)
+            data = told["data"].encode("utf-8", "surrogateescape")
+            self._make_room(len(data))
+            self._stream(told).append(data)
+        elif method == "plain":
+            self._make_room(told["length"])
+            self._stream(told).append(line.take(told["length"]))
         elif method == "read":
             self._give(told, line)
         return None  # any other only tells that the command is being worked on
 
-    def _keep(self, told: "dict[str, Any]") -> None:
-        stream = {"stdout": self._answer, "stderr": self._stderr}[told["stream"]]
-        data = told["data"].encode("utf-8", "surrogateescape")
-        self._size += len(data)
+    def _stream(self, told: "dict[str, Any]") -> "list[bytes | bytearray]":
+        return {"stdout": self._answer, "stderr": self._stderr}[told["stream"]]
+
+    def _make_room(self, more: int) -> None:
+        self._size += more
         if self._size > ANSWER_BYTES:
             raise _Fault(f"the answer is larger than {ANSWER_BYTES >> 20} MiB")
-        stream.append(data)
 
     def _give(self, told: "dict[str, Any]", line: _Line) -> None:
         """Send what the command wants to read, read with this process's own rights."""

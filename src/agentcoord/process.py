@@ -60,7 +60,7 @@ def _bounded(data: bytes, most: int) -> bytes:
     return data
 
 
-def say(stderr: bytes, answer: "Iterable[bytes]", status: int) -> int:
+def say(stderr: bytes, answer: "Iterable[bytes | bytearray]", status: int) -> int:
     """Write what a command said, stderr first, and give the exit status that this leaves it with."""
     if stderr:
         write(2, stderr)
@@ -73,7 +73,7 @@ def say(stderr: bytes, answer: "Iterable[bytes]", status: int) -> int:
     return status
 
 
-def write(descriptor: int, data: bytes) -> str | None:
+def write(descriptor: int, data: bytes | bytearray) -> str | None:
     """Write everything; gives why the answer is incomplete, None also for a reader that went away."""
     rest = memoryview(data)
     try:

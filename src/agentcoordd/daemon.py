@@ -16,6 +16,7 @@ from pkgutil import iter_modules
 from time import monotonic
 
 import anyio
+import anyio.to_thread
 from anyio.abc import TaskGroup
 from msgspec import Struct
 
@@ -41,6 +42,7 @@ from agentcoordd.configuration import Configuration, load_configuration, state_d
 from agentcoordd.database import open_database
 from agentcoordd.descriptors import raise_limit
 from agentcoordd.index import Index
+from agentcoordd.indexed import Roots
 from agentcoordd.lanes import Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
@@ -59,6 +61,8 @@ CHECK_SECONDS = 1.0
 """How often the daemon looks whether it is still itself."""
 DRAIN_SECONDS = 5.0
 """How long commands may take to end once the daemon does."""
+FORGET_SECONDS = 10.0
+"""How often it is looked which records are kept for nobody."""
 _DESCRIPTORS = 16_384
 PARTING_SECONDS = 1.0
 """How long callers may take to read their last answers."""
@@ -182,7 +186,9 @@ class _Daemon:
         self._ending = anyio.Event()
         self._accepting = anyio.CancelScope()
         self._feed = Feed()
-        self._commands = Commands(service_of(dict(env), configuration.serve_roots, any_root=options.serve_any_root))
+        self._roots = Roots()
+        service = service_of(dict(env), configuration.serve_roots, any_root=options.serve_any_root)
+        self._commands = Commands(service, self._roots.open)
         self._registry, self._index = Registry(), Index()
         self._mirrors: Mirrors | None = None
         self._rounds: Rounds | None = None
@@ -193,6 +199,7 @@ class _Daemon:
             commands=self._commands,
             feed=self._feed,
             index=self._index,
+            roots=self._roots,
             stop=self._stop,
             mirrors=lambda: [] if self._mirrors is None else self._mirrors.list(),
             retention=lambda: [] if self._rounds is None else self._rounds.list(),
@@ -221,6 +228,7 @@ class _Daemon:
                     services.start_soon(self._heed_signals)
                     services.start_soon(self._stay_honest, hall)
                     services.start_soon(self._commands.tell)
+                    services.start_soon(self._forget)
                     services.start_soon(self._accept, hall)
                     await self._ending.wait()
                     self._notifier.tell("STOPPING=1")
@@ -318,6 +326,12 @@ class _Daemon:
                 self.exit = Exit.UNKNOWN
                 self._ending.set()
                 return
+
+    async def _forget(self) -> None:
+        """Free the records that nobody asks for any more."""
+        while True:
+            await anyio.sleep(FORGET_SECONDS)
+            await anyio.to_thread.run_sync(self._roots.sweep, abandon_on_cancel=True)
 
     async def _heed_signals(self) -> None:
         with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:

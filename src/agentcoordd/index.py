@@ -112,7 +112,7 @@ class Index:
         self.most, self.most_bytes = most, most_bytes
         self.bytes = self.hits = self.misses = 0
         self._kept: OrderedDict[Key, Kept] = OrderedDict()
-        self._near: dict[tuple[str, int], bool] = {}
+        self._near = Near()
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -137,7 +137,7 @@ class Index:
         began = time_ns()
         watched = _Watched(root)
         raw = drive(ask(watched))
-        return raw, watched.kept(raw, began, now) if self._is_near(root) else None
+        return raw, watched.kept(raw, began, now) if self._near.holds(root) else None
 
     def keep(self, key: Key, kept: Kept | None) -> None:
         """Keep what came of `answer`."""
@@ -154,18 +154,25 @@ class Index:
         if (kept := self._kept.pop(key, None)) is not None:
             self.bytes -= kept.size
 
-    def _is_near(self, root: str) -> bool:
-        """Tell whether a root may be looked at in the event loop; found out once for a root and its device."""
+
+class Near:
+    """Which roots lie on this machine, so that a look at a file waits for no other and is never an old one."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, int], bool] = {}
+
+    def holds(self, root: str) -> bool:
+        """Tell of a root; found out once for it and its device."""
         try:
             place = root, os.stat(root).st_dev
         except (OSError, ValueError):
             return False
-        near = self._near.get(place)
+        near = self._known.get(place)
         if near is None:
             near = is_near(root, _read_file, mac=sys.platform == "darwin")
-            if len(self._near) >= _MOST_ROOTS:
-                self._near.clear()
-            self._near[place] = near
+            if len(self._known) >= _MOST_ROOTS:
+                self._known.clear()
+            self._known[place] = near
         return near
 
 

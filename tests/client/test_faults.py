@@ -343,6 +343,22 @@ FAULTS = {
         b'{"method":"read","params":{"id":1,"read":1,"path":[],"most":1}}\n',
         "the daemon's answer is not of the protocol",
     ),
+    "plain bytes of an unknown stream": (
+        b'{"method":"plain","params":{"id":1,"stream":"x","length":1}}\ny',
+        "the daemon's answer is not of the protocol",
+    ),
+    "a length that is none": (
+        b'{"method":"plain","params":{"id":1,"stream":"stdout","length":"1"}}\ny',
+        "the daemon's answer is not of the protocol",
+    ),
+    "a length below nothing": (
+        b'{"method":"plain","params":{"id":1,"stream":"stdout","length":-1}}\ny',
+        "the daemon's answer is not of the protocol",
+    ),
+    "a length beyond all measure": (
+        b'{"method":"plain","params":{"id":1,"stream":"stdout","length":999999999999}}\ny',
+        "the answer is larger than 64 MiB",
+    ),
     "not JSON": (b"oops\n", "the daemon's answer is not of the protocol"),
     "a line without an end": (b"x" * (5 * 1024 * 1024), "the daemon's answer is not of the protocol"),
 }
@@ -362,6 +378,19 @@ def test_faults_in_the_answer_show_nothing_of_it(client: Client, daemon: Daemon,
     assert_brought_to_its_end(client, daemon, ran, why)
     assert ran.out == client.alone("status", "--json").out
     assert "nor this" not in ran.err
+
+
+def test_plain_bytes_that_end_too_early(client: Client, daemon: Daemon) -> None:
+    def script(told: Conversation) -> None:
+        told.accept()
+        told.tell("plain", stream="stdout", length=10)
+        told.say_raw(b"half")
+        told.die()
+
+    daemon.script = script
+    ran = client("status", "--json")
+    assert_brought_to_its_end(client, daemon, ran, "the daemon broke off the connection")
+    assert ran.out == client.alone("status", "--json").out
 
 
 def test_an_answer_beyond_all_measure(client: Client, daemon: Daemon) -> None:

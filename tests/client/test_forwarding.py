@@ -239,6 +239,24 @@ def test_a_large_answer_arrives_whole(client: Client, daemon: Daemon) -> None:
     assert (ran.exit, os.fsencode(ran.out), ran.err) == (3, answer, "")
 
 
+def test_an_answer_may_come_as_plain_bytes_between_the_lines(client: Client, daemon: Daemon) -> None:
+    parts = [b"\xff\n" * 200_000, b'{"id":1,"result":{"exit":5}}\n', b"", b"end" * 100_000]
+
+    def script(told: Conversation) -> None:
+        assert told.params["plain"] is True
+        told.accept()
+        for part in parts:
+            told.tell("plain", stream="stdout", length=len(part))
+            told.say_raw(part)
+            told.tell("working")
+        told.output("stdout", b"!\n")
+        told.finish(3)
+
+    daemon.script = script
+    ran = client("status")
+    assert (ran.exit, os.fsencode(ran.out), ran.err) == (3, b"".join([*parts, b"!\n"]), "")
+
+
 @pytest.mark.parametrize("status", [0, 1, 2, 3, 64, 255])
 def test_the_exit_status_is_the_daemons(client: Client, daemon: Daemon, status: int) -> None:
     def script(told: Conversation) -> None:

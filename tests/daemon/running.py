@@ -200,6 +200,10 @@ def run(caller: Caller, params: Mapping[str, object], files: Mapping[str, bytes 
                 assert said["stream"] in ("stdout", "stderr")
                 setattr(ran, said["stream"], getattr(ran, said["stream"]) + said["data"])
                 ran.parts += 1
+            case "plain":
+                said = frame["params"]
+                data = caller.lines.read(said["length"]).decode("utf-8", "surrogateescape")
+                setattr(ran, said["stream"], getattr(ran, said["stream"]) + data)
             case "read":
                 asked = frame["params"]
                 ran.asked.append(asked["path"])

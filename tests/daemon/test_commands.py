@@ -57,6 +57,30 @@ def test_a_command_says_over_the_socket_what_it_says_in_process(
         assert ran.exit == exit_, argv
 
 
+@pytest.mark.parametrize("plain", [False, True])
+def test_a_full_status_is_that_of_the_files_also_when_it_comes_from_memory(
+    caller: Caller, env: dict[str, str], tmp_path: Path, shared: Daemon, plain: bool
+) -> None:
+    place = tmp_path / "state/claims/acme/widgets"
+    place.mkdir(parents=True)
+    for number in range(3000):
+        claim = {"agent_id": "worker-é", "status": "active", "branch": f"work/{number}", "phase": "\\" * 20 + "\x7f"}
+        (place / f"{number}.json").write_text(json.dumps(claim))
+    line = Line(tmp_path)
+    line.env = env
+    params = words("status", "--json", env=env, now=line.clock.now().isoformat(), plain=plain)
+    for number in range(3):
+        (place / f"{number}.json").write_text("{}")
+        ran = run(caller, params)
+        own = line("status", "--json")
+        assert (ran.exit, ran.error, ran.stderr) == (0, {}, "")
+        assert ran.stdout.encode() == own.stdout
+        assert ("plain" in ran.notified) is plain
+        assert ("output" in ran.notified) is not plain
+    assert shared.status()["records"]["used"] >= 3000
+    assert shared.status()["records_memory"]["used"] > 3000 * 100
+
+
 def test_instant_and_chance_are_the_callers(caller: Caller, env: dict[str, str], tmp_path: Path) -> None:
     argv = ("record-event", "--batch-id", "spring", "--type", "note", "--message", "hello", "--json")
     first = run(caller, words(*argv, env=env)).stdout

@@ -11,11 +11,11 @@ from agentcoord.errors import CoordError
 from agentcoord.operations.projection import (
     Beats,
     archive_row,
-    batch_row,
     claim_row,
     event_row,
     heartbeat_row,
     lane_states,
+    manifest,
 )
 from agentcoord.protocol.audit import admits, audit_batch
 from agentcoord.protocol.batches import Lane, build_batch, lanes_of
@@ -252,8 +252,8 @@ def test_a_batch_is_shown(batch: Json, heard: list[Json], now: datetime) -> None
     for beat in heard:
         known.add(heartbeat_row("heartbeats/a1.json", beat, now))
     known.miss("a2", "unreadable")
-    stored = [("batches/b1.json", batch)]
-    row = batch_row("batches/b1.json", batch, known, lane_states(stored, known))
+    read = manifest(batch)
+    row = read.row("batches/b1.json", known, lane_states([("batches/b1.json", read)], known))
     shown(row, ["path", "batch_id", "lanes"], batch, BATCH_SHOWN)
     for lane, entry in zip(lanes_of(batch), row["lanes"], strict=True):
         fixed = ["name", "owner", "targets", "status", "liveness", "deps", "blocked_on"]
@@ -278,7 +278,7 @@ def test_a_batch_is_shown(batch: Json, heard: list[Json], now: datetime) -> None
             archive_row("archive/x.json", {}),
             {"record_family": "unknown", "reason": "unknown", "synthetic": False, "delete_after": "UNKNOWN"},
         ),
-        (batch_row("batches/b1.json", {}, Beats(), {}), {"batch_id": "b1", "lanes": []}),
+        (manifest({}).row("batches/b1.json", Beats(), {}), {"batch_id": "b1", "lanes": []}),
     ],
     ids=["claim", "heartbeat", "event", "archive", "batch"],
 )

@@ -11,6 +11,7 @@ from agentcoord.files import discreet
 from agentcoord.operations.context import Aside, here
 from agentcoord.protocol.documents import Document
 from agentcoord.stores.base import OWN, Behalf
+from agentcoord.stores.opening import Opening
 
 
 class Terminal(Struct, frozen=True):
@@ -50,6 +51,8 @@ class Invocation(Struct, frozen=True):
     behalf: Behalf = OWN
     aside: Aside = here
     """What does work on files in a process that has others to serve while a backend is waited for."""
+    roots: Opening | None = None
+    """What opens state roots in a process that knows them from before."""
     again: bool = False
     """Whether a daemon was lost with this command, which so is run with the same clock and chance once more."""
     own: bool = False

@@ -19,6 +19,7 @@ from agentcoord.protocol.documents import Document
 from agentcoord.settings.environment import implicit_root
 from agentcoord.settings.selection import Flags
 from agentcoord.settings.value import Settings
+from agentcoord.stores.base import Remembering
 from agentcoord.stores.opening import absolute, open_local, open_store, takes_waiting
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ def flags_of(words: Words) -> Flags:
 @asynccontextmanager
 async def _context(settings: Settings, invocation: Invocation, output: Output) -> AsyncGenerator[Context]:
     """Open the selected store for an operation, whose notices go where this command's lines go."""
-    async with open_store(settings.selected, invocation.cwd, invocation.env, invocation.behalf) as store:
+    opened = open_store(settings.selected, invocation.cwd, invocation.env, invocation.behalf, roots=invocation.roots)
+    async with opened as store:
         yield Context(
             store=store,
             now=invocation.now,
@@ -205,11 +207,14 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
     from agentcoord.cli.render.status import status_json, status_text
     from agentcoord.operations.status import status
 
+    texts = None
     async with _context(settings, invocation, output) as context:
         seen = await status(context, request_of(words))
+        if seen.scope["kind"] == "all" and isinstance(context.store, Remembering):
+            texts = context.store.texts
     _hint_at_root(settings, invocation, output)
     if words.flag("json"):
-        output.answer = status_json(seen)
+        output.answer = status_json(seen, texts)
     elif invocation.terminal.person and not words.flag("plain"):
         from agentcoord.cli.render.board import board
 

@@ -12,20 +12,23 @@ from msgspec import Struct, field
 from agentcoord.errors import Defect, Rejected, StoreError, Unreadable, UsageError
 from agentcoord.operations.context import Context, objects, read_object, readable, require_object
 from agentcoord.operations.projection import (
+    Beat,
     Beats,
+    Manifest,
     RecordRow,
     Row,
     archive_row,
-    batch_row,
     claim_row,
     event_row,
     heartbeat_row,
     lane_states,
+    manifest,
+    read_batch,
     read_claim_row,
     read_event_row,
     read_heartbeat_row,
 )
-from agentcoord.protocol.batches import UNKNOWN, Lane, lanes_of, split_ref
+from agentcoord.protocol.batches import UNKNOWN, Lane, split_ref
 from agentcoord.protocol.documents import Document, decode, is_document, text
 from agentcoord.protocol.paths import (
     batch_path,
@@ -117,17 +120,17 @@ async def _of_all(context: Context, *, include_archived: bool) -> Status:
     beats = Beats()
     broken: list[str] = []
     for entry in await _listing(context, "heartbeats", seen, decode=read_heartbeat_row):
-        stored = readable(entry)
-        if isinstance(stored.document, RecordRow):
-            row = heartbeat_row(stored.path, stored.document, now)
-            seen.heartbeats.append(row)
-            beats.add(row)
+        stored = entry if isinstance(entry, Stored) else readable(entry)
+        beat = stored.document
+        if isinstance(beat, Beat):
+            seen.heartbeats.append(beat.row(stored.path, now))
         else:
             broken.append(stem(stored.path))
+    beats.add(*seen.heartbeats)
     if broken:
         seen.note("heartbeats", f"heartbeat records unreadable: {', '.join(sorted(broken))}")
     beats.unreadable += broken
-    batches = list(objects(await _listing(context, "batches", seen), "a batch"))
+    batches = list(_batches(await _listing(context, "batches", seen, decode=read_batch)))
     _show_batches(seen, batches, beats, lane_states(batches, beats))
     await _show_events(context, "events", seen)
     if include_archived:
@@ -159,9 +162,16 @@ async def _listing(
 def _rows(entries: Iterable[Stored | Unreadable], kind: str) -> Iterator[tuple[str, Document | RecordRow]]:
     """Walk a listing that was read as rows. Raises StoreError at the first record that is no object."""
     for entry in entries:
-        stored = readable(entry)
+        stored = entry if isinstance(entry, Stored) else readable(entry)
         row = stored.document
         yield stored.path, row if isinstance(row, RecordRow) else require_object(stored, kind)
+
+
+def _batches(entries: Iterable[Stored | Unreadable]) -> Iterator[tuple[str, Manifest]]:
+    for entry in entries:
+        stored = readable(entry)
+        batch = stored.document
+        yield stored.path, batch if isinstance(batch, Manifest) else manifest(require_object(stored, "a batch"))
 
 
 async def _show_events(context: Context, prefix: str, seen: Status) -> None:
@@ -171,11 +181,11 @@ async def _show_events(context: Context, prefix: str, seen: Status) -> None:
 
 
 def _show_batches(
-    seen: Status, batches: Sequence[tuple[str, Document]], beats: Beats, states: Mapping[str, str]
+    seen: Status, batches: Sequence[tuple[str, Manifest]], beats: Beats, states: Mapping[str, str]
 ) -> None:
     misnamed: list[str] = []
     for path, batch in batches:
-        row = batch_row(path, batch, beats, states)
+        row = batch.row(path, beats, states)
         seen.batches.append(row)
         misnamed += [lane["name"] for lane in row["lanes"] if ":" in lane["name"]]
     if misnamed:
@@ -298,11 +308,11 @@ async def _of_batch(context: Context, batch_id: str) -> Status:
 
 
 async def _show_batch(context: Context, path: str, batch: Document, batch_id: str, seen: Status) -> None:
-    beats = Beats()
-    lanes = lanes_of(batch)
+    beats, plan = Beats(), manifest(batch)
+    lanes = plan.lanes
     for owner in dict.fromkeys(lane.owner for lane in lanes):
         await _look_at_owner(context, owner, beats)
-    known: list[tuple[str, Document]] = [(path, batch)]
+    known: list[tuple[str, Manifest]] = [(path, plan)]
     refs = await _resolve(context, lanes, batch_id, known, beats)
     seen.heartbeats.extend(beats.rows())
     # A lane that no dependency can name is listed as such; its owner is not missed on top of that.
@@ -345,7 +355,7 @@ class _Refs(Struct):
 
 
 async def _resolve(
-    context: Context, lanes: Sequence[Lane], batch_id: str, known: list[tuple[str, Document]], beats: Beats
+    context: Context, lanes: Sequence[Lane], batch_id: str, known: list[tuple[str, Manifest]], beats: Beats
 ) -> _Refs:
     """Read what the lanes depend on into `known` and `beats`."""
     refs = _Refs()
@@ -358,9 +368,10 @@ async def _resolve(
         other, name = parts
         if other not in read:
             found = await read_object(context.store, batch_path(other), "a batch")
-            read[other] = lanes_of(found[0]) if found else None
-            if found:
-                known.append((batch_path(other), found[0]))
+            there = manifest(found[0]) if found else None
+            read[other] = there.lanes if there else None
+            if there:
+                known.append((batch_path(other), there))
         there = read[other]
         if there is None:
             refs.unresolved.append(ref)

@@ -9,7 +9,12 @@ from agentcoord.protocol.instants import parse
 DEAD_AFTER_TTLS = 4
 """A heartbeat is dead once this many times its ttl has passed."""
 
+_NOTHING = timedelta()
+_ALWAYS = None, None
+
 Liveness = Literal["live", "stale", "dead"]
+Span = tuple[datetime | None, datetime | None]
+"""Since when and until when (that instant left out) something is so; None stands for no end."""
 
 
 def liveness(beat: Mapping[str, Any], now: datetime) -> Liveness | None:
@@ -23,31 +28,26 @@ def judge(updated_at: object, expires_at: object, now: datetime) -> Liveness | N
     Live until `expires_at`, stale until four ttls after `updated_at`, then dead. A ttl of zero or
     less is dead at once.
     """
+    return judged(updated_at, expires_at, now)[0]
+
+
+def steady(updated_at: object, expires_at: object, now: datetime) -> Span:
+    """Tell between which instants two times are judged as they are at `now`."""
+    return judged(updated_at, expires_at, now)[1]
+
+
+def judged(updated_at: object, expires_at: object, now: datetime) -> tuple[Liveness | None, Span]:
+    """Judge as `judge` does, and tell between which instants the verdict is the same."""
     updated, expires = parse(updated_at), parse(expires_at)
     if updated is None or expires is None:
-        return None
+        return None, _ALWAYS
     ttl = expires - updated
-    if ttl.total_seconds() <= 0:
-        return "dead"
+    if ttl <= _NOTHING:
+        return "dead", _ALWAYS
     if now < expires:
-        return "live"
-    return "stale" if now - updated < DEAD_AFTER_TTLS * ttl else "dead"
-
-
-def steady(updated_at: object, expires_at: object, now: datetime) -> tuple[datetime | None, datetime | None]:
-    """Tell since when and until when (that instant left out) two times are judged as they are at `now`.
-
-    None stands for no end: nothing in that direction changes the verdict.
-    """
-    updated, expires = parse(updated_at), parse(expires_at)
-    if updated is None or expires is None or (ttl := expires - updated) <= timedelta():
-        return None, None
-    turns = [expires]
+        return "live", (None, expires)
     try:
-        turns.append(updated + DEAD_AFTER_TTLS * ttl)
+        gone = updated + DEAD_AFTER_TTLS * ttl
     except OverflowError:  # nobody will be dead before the last year that can be spelled
-        pass
-    return (
-        max((turn for turn in turns if turn <= now), default=None),
-        min((turn for turn in turns if turn > now), default=None),
-    )
+        return "stale", (expires, None)
+    return ("stale", (expires, gone)) if now < gone else ("dead", (gone, None))

@@ -1,7 +1,7 @@
 """The promise every store keeps: a tree of JSON documents with compare-and-swap."""
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -100,6 +100,31 @@ class Store(Protocol):
         each record's bytes, raising ValueError for one it cannot; a caller who shows little of many
         records need not have all of them made.
         """
+        ...
+
+
+class Texts(Protocol):
+    """What rows were made into, kept for whoever shows the same rows again."""
+
+    def text(self, section: str, start: int, rows: Sequence[Any], make: Callable[[Sequence[Any]], bytes]) -> bytes:
+        """Give what `make` gives for a section's rows from number `start` on; the same rows are the same text.
+
+        They are the same if each is the same object, so rows that were shown must not be changed.
+        """
+        ...
+
+    def end(self, section: str, start: int) -> None:
+        """Hear that a section has no rows from that number on."""
+        ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A store whose listings give the same object again for as long as a record is the same."""
+
+    @property
+    def texts(self) -> Texts | None:
+        """What such objects were made into; None where it is not so after all."""
         ...
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from agentcoord.errors import StoreError
 from agentcoord.settings.environment import API_TOKEN, Env
@@ -11,6 +11,14 @@ from agentcoord.stores.base import OWN, Behalf, Store
 from agentcoord.stores.local import LocalStore
 
 _T = TypeVar("_T")
+
+
+class Opening(Protocol):
+    """Opens a state root by its absolute path, as `open_root` does where nobody has a better way."""
+
+    def __call__(self, path: str, /, *, behalf: Behalf = OWN) -> Store:
+        """Give the store of the root; `behalf` is who has the changes made."""
+        ...
 
 
 def takes_waiting(selection: Selection) -> bool:
@@ -33,14 +41,17 @@ def settle(steps: Coroutine[Any, Any, _T]) -> _T:
 
 
 @asynccontextmanager
-async def open_store(selection: Selection, cwd: str, env: Env, behalf: Behalf = OWN) -> AsyncGenerator[Store]:
+async def open_store(
+    selection: Selection, cwd: str, env: Env, behalf: Behalf = OWN, *, roots: Opening | None = None
+) -> AsyncGenerator[Store]:
     """Open the selected backend, and close it at the end. Raises CoordError for one that cannot be opened.
 
-    A relative root is taken from `cwd`, the caller's working directory; proxies and certificates of a remote backend,
-    and the place of gh, from `env`, the caller's environment. `behalf` is who has the changes made.
+    A relative root is taken from `cwd`, the caller's working directory, and opened by `roots`; proxies and certificates
+    of a remote backend, and the place of gh, come from `env`, the caller's environment. `behalf` is who has the changes
+    made.
     """
-    if (local := open_local(selection, cwd, behalf)) is not None:
-        yield local
+    if selection.kind == "local" and selection.root is not None:
+        yield (roots or open_root)(absolute(selection.root, cwd), behalf=behalf)
     elif selection.kind == "http":
         from agentcoord.stores.http import HttpStore  # a library that commands on local files need not wait for
 

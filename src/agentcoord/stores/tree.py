@@ -287,24 +287,34 @@ class Tree:
         pending = [prefix] if self.has_directory(prefix) else []
         while pending:
             directory = pending.pop()
-            above, files = directory + "/", list[os.DirEntry[str]]()
+            above = directory + "/"
             try:
                 if own is not None:
                     own[above] = mark_of_directory(f"{self.base}{directory}/.")
-                # The dot needs search permission too: without it the names could be read, but no record.
-                with os.scandir(f"{self.base}{directory}/.") as entries:
-                    for entry in entries:
-                        name = entry.name
-                        if entry.is_file(follow_symlinks=False):  # from the directory entry: no call per file
-                            if name.endswith(".json") and not name.startswith("."):
-                                files.append(entry)
-                        elif (name[0] != "." or may_be_dotted(above + name)) and self.is_directory(above + name, entry):
-                            pending.append(above + name)
+                files, below = self.entries_of(directory)
             except FileNotFoundError:
                 continue
             except OSError as error:
                 raise self.unlistable(directory, error) from error
+            pending += below
             yield above, files
+
+    def entries_of(self, directory: str) -> tuple[list[os.DirEntry[str]], list[str]]:
+        """Give the files of one directory that `names_below` names, and the directories it goes on with, unsorted.
+
+        Raises OSError for a directory that cannot be read, StoreError for what hides records.
+        """
+        files, below, above = list[os.DirEntry[str]](), list[str](), directory + "/"
+        # The dot needs search permission too: without it the names could be read, but no record.
+        with os.scandir(f"{self.base}{directory}/.") as entries:
+            for entry in entries:
+                name = entry.name
+                if entry.is_file(follow_symlinks=False):  # from the directory entry: no call per file
+                    if name.endswith(".json") and not name.startswith("."):
+                        files.append(entry)
+                elif (name[0] != "." or may_be_dotted(above + name)) and self.is_directory(above + name, entry):
+                    below.append(above + name)
+        return files, below
 
     def is_directory(self, path: str, entry: os.DirEntry[str]) -> bool:
         """Tell a directory to descend into from what is nobody's record. Raises StoreError for what hides one."""

@@ -16,6 +16,7 @@ from agentcoordd.api.dispatch import Caller, Method, Registry, Tally
 from agentcoordd.api.messages import Hello, Nothing, Status, Stop, Stopping, Use, Welcome
 from agentcoordd.api.subscriptions import MOST_SUBSCRIBERS, Feed
 from agentcoordd.index import Index
+from agentcoordd.indexed import Roots
 from agentcoordd.places import MirrorView, RetentionView
 
 MOST_CONNECTIONS = 256
@@ -33,13 +34,14 @@ class Administration:
         commands: Commands,
         feed: Feed,
         index: Index,
+        roots: Roots,
         stop: Callable[[bool], None],
         mirrors: Callable[[], list[MirrorView]] = list,
         retention: Callable[[], list[RetentionView]] = list,
     ) -> None:
         self._mirrors, self._retention = mirrors, retention
         self._socket, self._registry, self._tally = socket, registry, tally
-        self._commands, self._feed, self._index, self._stop = commands, feed, index, stop
+        self._commands, self._feed, self._index, self._roots, self._stop = commands, feed, index, roots, stop
         self._began = time.monotonic()
         self._started_at = _instant(time.time())
 
@@ -67,6 +69,8 @@ class Administration:
             subscribers=Use(self._feed.subscribers, MOST_SUBSCRIBERS),
             answers=Use(len(self._index), self._index.most),
             answers_memory=Use(self._index.bytes, self._index.most_bytes),
+            records=Use(self._roots.records, None),
+            records_memory=Use(self._roots.bytes, self._roots.most_bytes),
             requests=self._tally.requests,
             refused=self._tally.refused,
             dropped=self._tally.dropped,

@@ -12,7 +12,7 @@ import logging
 import os
 import threading
 from base64 import b64decode
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeVar
 
@@ -28,9 +28,10 @@ from agentcoord.files import printable
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.instants import in_utc
 from agentcoord.stores.base import Behalf
+from agentcoord.stores.opening import Opening, open_root
 from agentcoord.wire import API
 from agentcoordd.api.dispatch import Caller, Method, Refused, Session, hearing
-from agentcoordd.api.messages import About, Command, Content, Exited, Fault, Output, Read
+from agentcoordd.api.messages import About, Command, Content, Exited, Fault, Output, Plain, Read
 from agentcoordd.api.service import Service, backend_of
 from agentcoordd.backends import Backend
 
@@ -47,6 +48,8 @@ INPUT_BYTES = 8 * 1024 * 1024
 """The largest file a command takes."""
 PART_BYTES = 512 * 1024
 """One part of what a command says: even if every byte of it has to be escaped, it fits into a frame."""
+PLAIN_BYTES = 256 * 1024
+"""At least as much goes out at once of what is not escaped."""
 
 _T = TypeVar("_T")
 
@@ -76,8 +79,8 @@ class Threads:
 class Commands:
     """The commands that run, and what is served to whom."""
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    def __init__(self, service: Service, roots: Opening = open_root) -> None:
+        self.service, self.roots = service, roots
         self.attended: Callable[[Backend, Document], None] | None = None
         """Told of each request for attention that a command wrote, and on which backend."""
         self.threads = Threads(MOST_RUNNING)
@@ -95,7 +98,7 @@ class Commands:
         if command.api != API:
             raise Refused(Fault.VERSION, f"the daemon speaks API {API}, not {command.api}")
         self.service.require_forwarded(command.argv, command.env)
-        run = _Run(command, caller, self.service)
+        run = _Run(command, caller, self.service, self.roots)
         with self.at_work(), hearing(caller, run.told), self._told(run):
             try:
                 said = await run_for(run.invocation(), self.threads, run.agree)
@@ -171,10 +174,10 @@ class Wanted:
 class _Run:
     """One command on its way."""
 
-    def __init__(self, command: Command, caller: Caller, service: Service) -> None:
+    def __init__(self, command: Command, caller: Caller, service: Service, roots: Opening) -> None:
         if caller.session is None:
             raise Refused(Fault.FAILED, "cli.run needs a connection")
-        self._command, self._service = command, service
+        self._command, self._service, self._roots = command, service, roots
         self._session: Session = caller.session
         self._about = About(caller.request)
         self._go = anyio.Event()
@@ -202,6 +205,7 @@ class _Run:
                 notices=command.terminal.notices,
             ),
             behalf=Behalf(umask=command.umask, require_wanted=self.wanted.require),
+            roots=self._roots,
         )
 
     async def agree(self, chosen: Chosen | None) -> None:
@@ -233,9 +237,14 @@ class _Run:
         if said.stderr:
             lines = printable("".join(f"{line}\n" for line in said.stderr))
             await self._send("stderr", [lines.encode()])
-        await self._send("stdout", said.answer)
+        await self._send("stdout", list(said.answer))
 
-    async def _send(self, name: Literal["stdout", "stderr"], chunks: Iterable[bytes]) -> None:
+    async def _send(self, name: Literal["stdout", "stderr"], chunks: Sequence[bytes]) -> None:
+        if self._command.plain and sum(map(len, chunks)) > PART_BYTES:
+            for piece in _together(chunks):
+                self._session.notify("plain", Plain(self._about.id, name, len(piece)), piece)
+                await self._session.drained()
+            return
         for part in parts_of(chunks):
             self._session.notify("output", Output(self._about.id, name, part))
             await self._session.drained()
@@ -301,6 +310,19 @@ class _Reading:
         if self._errno is not None:
             raise OSError(self._errno, os.strerror(self._errno))
         return b"".join(self._parts)
+
+
+def _together(chunks: Iterable[bytes]) -> Generator[bytes]:
+    """Put chunks together, so that none is much shorter than what goes to a reader at once."""
+    waiting, length = list[bytes](), 0
+    for chunk in chunks:
+        waiting.append(chunk)
+        length += len(chunk)
+        if length >= PLAIN_BYTES:
+            yield b"".join(waiting)
+            waiting, length = [], 0
+    if waiting:
+        yield b"".join(waiting)
 
 
 def parts_of(chunks: Iterable[bytes]) -> Generator[str]:

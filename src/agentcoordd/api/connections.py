@@ -213,9 +213,9 @@ class Connection(asyncio.Protocol):
             looking.register(self._transport.get_extra_info("socket").fileno(), _LEFT)
             return not looking.poll(0)
 
-    def notify(self, method: str, params: Struct) -> None:
-        """Say something that nobody answers."""
-        self._say(Notification(method, params))
+    def notify(self, method: str, params: Struct, following: bytes = b"") -> None:
+        """Say something that nobody answers, and bytes after it."""
+        self._say(Notification(method, params), following)
 
     async def drained(self) -> None:
         """Wait until the caller has read most of it. Raises Gone; one who does not read is dropped by `hurry`."""
@@ -411,7 +411,7 @@ class Connection(asyncio.Protocol):
             self._hall.tally.refused += 1
         self._say(Failure(request, Error(code, message, cause)))
 
-    def _say(self, frame: Struct) -> None:
+    def _say(self, frame: Struct, following: bytes = b"") -> None:
         if self._transport is None or self._transport.is_closing():
             return
         try:
@@ -419,5 +419,7 @@ class Connection(asyncio.Protocol):
         except UnicodeEncodeError:  # bytes of a name that are no text: escaped, they still are JSON
             data = json.dumps(msgspec.to_builtins(frame)).encode()
         self._transport.write(data + b"\n")
+        if following:
+            self._transport.write(following)
         if self._full_since is not None:  # others may be behind as well
             self._hall.bound_unread()

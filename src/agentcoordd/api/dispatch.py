@@ -41,8 +41,8 @@ class Session(Protocol):
         """Tell whether the caller is still there, as the system says at this moment. For any thread."""
         ...
 
-    def notify(self, method: str, params: Struct) -> None:
-        """Say something that nobody answers. Never waits; says nothing once the caller is gone."""
+    def notify(self, method: str, params: Struct, following: bytes = b"") -> None:
+        """Say something that nobody answers, and bytes after it. Never waits; says nothing once the caller is gone."""
         ...
 
     async def drained(self) -> None:

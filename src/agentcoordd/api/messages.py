@@ -121,7 +121,7 @@ class Status(Struct, frozen=True):
 
     `dropped` counts connections that were closed for what they did or failed to do, `refused` commands that were
     left to their callers. `missed` counts events that subscribers were too slow for. `answers` are kept ready for local
-    roots, `answers_memory` is what they hold.
+    roots, `answers_memory` is what they hold; `records` of local roots are kept parsed, and hold `records_memory`.
     """
 
     version: str
@@ -137,6 +137,8 @@ class Status(Struct, frozen=True):
     subscribers: Use
     answers: Use
     answers_memory: Use
+    records: Use
+    records_memory: Use
     requests: int
     refused: int
     dropped: int
@@ -176,7 +178,7 @@ class Surface(Struct, frozen=True):
 class Command(Struct, frozen=True):
     """One command line, as its caller would run it: `now` and `seed` (32 bytes, in hex) stand for clock and chance.
 
-    Without `umask` new files get the modes that the daemon's own leaves.
+    Without `umask` new files get the modes that the daemon's own leaves. `plain` asks for long output as `Plain`.
     """
 
     api: int
@@ -190,6 +192,7 @@ class Command(Struct, frozen=True):
     program: str = "agent-coord"
     node: str = ""
     umask: Annotated[int, Meta(ge=0, le=0o777)] | None = None
+    plain: bool = False
 
 
 class Exited(Struct, frozen=True):
@@ -210,6 +213,14 @@ class Output(Struct, frozen=True):
     id: Id
     stream: Literal["stdout", "stderr"]
     data: str
+
+
+class Plain(Struct, frozen=True):
+    """A long part of what a command says: that many bytes follow the line, as they are, and then the next line."""
+
+    id: Id
+    stream: Literal["stdout", "stderr"]
+    length: int
 
 
 class Read(Struct, frozen=True):

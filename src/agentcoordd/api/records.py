@@ -49,7 +49,7 @@ from agentcoord.settings.environment import STATE_ROOT, WHITESPACE
 from agentcoord.settings.selection import Flags, Selection
 from agentcoord.settings.value import load
 from agentcoord.stores.base import Behalf, Store
-from agentcoord.stores.opening import open_root, settle
+from agentcoord.stores.opening import settle
 from agentcoord.wire import FRAME_BYTES
 from agentcoordd.api import deeds
 from agentcoordd.api.commands import Commands, Wanted
@@ -173,7 +173,7 @@ class Records:
 
         if isinstance(backend, HttpBackend):
             return _Begun(backend, asked, steps)
-        store = open_root(backend.root, behalf=Behalf(require_wanted=wanted.require))
+        store = self._commands.roots(backend.root, behalf=Behalf(require_wanted=wanted.require))
         return _Begun(backend, asked, settle(steps(store)))
 
     def _require_served(self, backend: Backend | None) -> None:

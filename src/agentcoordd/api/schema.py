@@ -31,6 +31,7 @@ NOTIFICATIONS: Mapping[str, type] = {
     "accepted": messages.About,
     "working": messages.About,
     "output": messages.Output,
+    "plain": messages.Plain,
     "read": messages.Read,
     "event": messages.Event,
     "gap": messages.Gap,

@@ -8,18 +8,19 @@ from agentcoord.cli.render.pieces import json_section
 from agentcoord.operations.projection import Row
 from agentcoord.operations.status import Status
 from agentcoord.protocol.documents import Document, pretty
+from agentcoord.stores.base import Texts
 from agentcoord.version import VERSION
 
 
-def status_json(seen: Status) -> Iterator[bytes]:
-    """Give the state as JSON, sections in their fixed order, piece by piece.
+def status_json(seen: Status, texts: Texts | None = None) -> Iterator[bytes]:
+    """Give the state as JSON, sections in their fixed order, piece by piece, from `texts` what is there already.
 
     The whole is what `encode_pretty` would give, but a state of ten thousands of records is never in
     memory as one text: the pages for it would cost as much as making it.
     """
     yield pretty(_head(seen)).removesuffix(b"\n}")
     for name, rows in _sections(seen).items():
-        yield from json_section(name, rows)
+        yield from json_section(name, rows, texts=texts)
     yield b"\n}\n"
 
 
