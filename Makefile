@@ -42,6 +42,7 @@ bench: $(DEV)
 	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/status_scan.py
+	$(BIN)/python bench/status.py
 	$(BIN)/python bench/trail.py
 	$(BIN)/python bench/durable_write.py
 	$(BIN)/python bench/claims_race.py

@@ -113,7 +113,7 @@ def main() -> int:
     """Read the command line, measure, print, and say whether the gates are kept."""
     parser = argparse.ArgumentParser(description="Measure a full status through the daemon.")
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--askers", type=int, default=2, help="processes that ask for everything")
+    parser.add_argument("--askers", type=int, default=1, help="processes that ask for everything")
     parser.add_argument("--state-root", type=Path, help="use this state instead of making one; it is written to")
     for family, size in DEFAULTS.items():
         parser.add_argument(f"--{family}", type=int, default=size)

@@ -8,6 +8,7 @@ import gc
 import logging
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -63,6 +64,8 @@ DRAIN_SECONDS = 5.0
 """How long commands may take to end once the daemon does."""
 FORGET_SECONDS = 10.0
 """How often it is looked which records are kept for nobody."""
+SWITCH_SECONDS = 0.001
+"""How long a thread may compute while the event loop has something to do."""
 _DESCRIPTORS = 16_384
 PARTING_SECONDS = 1.0
 """How long callers may take to read their last answers."""
@@ -107,6 +110,7 @@ def run(options: Options, env: Mapping[str, str]) -> int:
         raise StoreError(f"cannot log to {state}/daemon.log: {cause_of(error)}") from error
     given = given_socket(env)
     path = socket_path(runtime_directory(env, uid), uid) if given is None else str(given.getsockname())
+    sys.setswitchinterval(SWITCH_SECONDS)
     raise_limit(_DESCRIPTORS)  # fewer will do: who cannot be watched is looked at now and then
     try:
         try_wakeups()
