@@ -24,7 +24,6 @@ from itertools import chain
 from operator import attrgetter, is_
 from os import lstat
 from time import monotonic, time_ns
-from typing import Any
 
 from msgspec import Struct
 
@@ -36,6 +35,7 @@ from agentcoord.stores.base import OWN, Behalf, Decode, Listing, Stored
 from agentcoord.stores.local import LocalStore
 from agentcoord.stores.tree import Tree
 from agentcoordd.index import Near, Stamp, trusted_from
+from agentcoordd.texts import KeptTexts
 
 MOST_BYTES = 384 * 1024 * 1024
 """What all records and texts may hold together, by estimate; a root that alone would hold more is read each time."""
@@ -108,35 +108,6 @@ class _Coming:
         self.over = threading.Event()
         self.waiting = 0
         self.entries: _Entries | None = None
-
-
-class KeptTexts:
-    """The texts of rows, by section and number of the first."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._kept: dict[str, dict[int, tuple[Sequence[Any], bytes]]] = {}
-        self._lock = threading.Lock()
-
-    def text(self, section: str, start: int, rows: Sequence[Any], make: Callable[[Sequence[Any]], bytes]) -> bytes:
-        """Give what was made of the same rows before, or make it."""
-        kept = self._kept.get(section, {}).get(start)
-        if kept is not None and len(kept[0]) == len(rows) and all(map(is_, kept[0], rows)):
-            return kept[1]
-        made = make(rows)
-        with self._lock:
-            of_section = self._kept.setdefault(section, {})
-            before = of_section.get(start)
-            of_section[start] = rows, made
-            self.bytes += len(made) - (0 if before is None else len(before[1]))
-        return made
-
-    def end(self, section: str, start: int) -> None:
-        """Forget what is beyond the end of a section."""
-        with self._lock:
-            of_section = self._kept.get(section, {})
-            for number in [number for number in of_section if number >= start]:
-                self.bytes -= len(of_section.pop(number)[1])
 
 
 class Root:
@@ -264,13 +235,22 @@ class Root:
                     record = known[path] = _Record(path, base + path)
                 records.append(record)
                 gone.discard(path)
-            for path in gone & known.keys():
-                self._bytes -= known.pop(path).bytes
+            self._let_go(known, gone)
             view = self._views[key] = _View(names, records)
             if len(self._views) > _MOST_VIEWS:
-                self._views.popitem(last=False)
+                self._close(*self._views.popitem(last=False))
         self._views.move_to_end(key)
         return view
+
+    def _close(self, key: _Key, view: _View) -> None:
+        """Let go of the records of a listing, unless another one has them too."""
+        prefix, decode = key
+        if not any(prefix.startswith(f"{other}/") for other, same in self._views if same is decode):
+            self._let_go(self._records[decode], {record.path for record in view.records})
+
+    def _let_go(self, known: dict[str, _Record], paths: set[str]) -> None:
+        for path in paths & known.keys():
+            self._bytes -= known.pop(path).bytes
 
     def _read(self, records: Sequence[_Record], read: Reading, device: int) -> dict[str, Unreadable]:
         """Read what is new, and give what cannot be read. Raises _Odd where there is no room, StoreError, OSError."""
@@ -304,9 +284,11 @@ class Root:
         """Keep nothing for a while: it is too much."""
         self._vast_until = monotonic() + IDLE_SECONDS
 
-    def forget(self) -> None:
-        """Let go of everything, a little at a time: all others wait while memory is freed."""
-        with self._looking:
+    def forget(self) -> bool:
+        """Let go of everything, a little at a time, as all others wait while memory is freed; False: it is in use."""
+        if not self._looking.acquire(blocking=False):
+            return False
+        try:
             self._directories.clear()
             while self._views:
                 records = self._views.popitem()[1].records
@@ -317,6 +299,9 @@ class Root:
                     for _ in range(min(_GROUP, len(known))):
                         self._bytes -= known.popitem()[1].bytes
             self.texts = KeptTexts()
+        finally:
+            self._looking.release()
+        return True
 
 
 def _is_settled(look: Stamp, now: int) -> bool:
@@ -389,16 +374,19 @@ class Roots:
         return IndexedStore(path, self._known, behalf=behalf)
 
     def sweep(self) -> None:
-        """Free what nobody asked for in a while. May wait for a listing, and so belongs into a thread."""
+        """Free what nobody asked for in a while. Takes a moment, and so belongs into a thread."""
         now = monotonic()
         with self._lock:
             for path, root in list(self._roots.items()):
                 if now - root.used_at > IDLE_SECONDS:
                     self._left.append(self._roots.pop(path))
             left, self._left = self._left, []
-            left += [root for root in self._roots.values() if not root.is_kept]
-        for root in left:
+            vast = [root for root in self._roots.values() if not root.is_kept]
+        for root in vast:
             root.forget()
+        in_use = [root for root in left if not root.forget()]
+        with self._lock:
+            self._left += in_use
 
     def all(self) -> dict[str, Root]:
         """Give what is known, by the paths of the roots."""

@@ -534,6 +534,38 @@ def test_what_nobody_asks_for_is_forgotten(scene: Scene, monkeypatch: pytest.Mon
     scene.assert_same()
 
 
+def test_listings_that_were_not_asked_for_longest_let_go_of_their_records(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(indexed, "_MOST_VIEWS", 2)
+    for batch in ("b1", "b2", "b3", "b4"):
+        scene.put(f"events/{batch}/e1.json", encode({"at": batch}))
+    (scene.root / "events/b1/e2.json").unlink()
+    store = scene.roots.open(str(scene.root))
+    held: list[tuple[int, int]] = []
+    for batch in ("b1", "b2", "b3", "b4", "b4", "b1"):
+        assert len(scene.look(store, StatusRequest(batch_id=batch)).events) == 1
+        held.append((scene.roots.records, scene.roots.bytes))
+    assert [records for records, _ in held] == [1, 2, 2, 2, 2, 2]
+    assert held[-1][1] == held[1][1]
+
+
+def test_a_root_in_use_is_freed_later(tmp_path: Path) -> None:
+    (tmp_path / "claims").mkdir()
+    (tmp_path / "claims/1.json").write_bytes(b"{}")
+    root = Root(str(tmp_path), lambda _: True)
+    freed: list[bool] = []
+
+    def read(names: Sequence[str]) -> list[Stored | Unreadable]:
+        freed.append(root.forget())
+        return [Stored(name, {}, "") for name in names]
+
+    assert root.listing("claims", decode, read) is not None
+    assert freed == [False]
+    assert root.forget()
+    assert (root.records, root.bytes) == (0, 0)
+
+
 def test_what_is_estimated_goes_with_what_goes(scene: Scene) -> None:
     scene.settle()
     for family in ("claims", "heartbeats", "batches", "events"):
