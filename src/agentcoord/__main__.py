@@ -7,9 +7,10 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from agentcoord.client import Broken
+    from agentcoord.client import Broken, Walled
 
 _UNKNOWN = 2
+_SPOOLED = ("heartbeat", "record-event")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,8 +46,8 @@ def _run(argv: list[str]) -> int:
     return ended if isinstance(ended, int) else _run_here(argv, ended)
 
 
-def _run_here(argv: list[str], broken: "Broken | None") -> int:
-    """Run a command in this process, as a new one or as one that a daemon was lost with."""
+def _run_here(argv: list[str], tried: "Broken | Walled | None") -> int:
+    """Run a command in this process: as a new one, as one that a daemon was lost with or that may not ask any."""
     import gc
 
     gc.disable()  # one command makes no cycles worth looking for, and a large state many objects to look through
@@ -55,6 +56,7 @@ def _run_here(argv: list[str], broken: "Broken | None") -> int:
     from agentcoord import process
     from agentcoord.cli.output import Invocation, Terminal
     from agentcoord.cli.run import run_alone
+    from agentcoord.client import Broken, Walled
     from agentcoord.files import printable
 
     def now() -> datetime:
@@ -66,12 +68,17 @@ def _run_here(argv: list[str], broken: "Broken | None") -> int:
     async def read_stdin() -> bytes:
         return inputs["-"] if "-" in inputs else process.read_stdin()
 
-    if broken is None:
-        begun, inputs, chance = None, {}, os.urandom
-    else:
+    if isinstance(tried, Broken):
         from agentcoord.cli.chance import stream
 
-        begun, inputs, chance = datetime.fromisoformat(broken.now), broken.inputs, stream(broken.seed)
+        begun, inputs, chance = datetime.fromisoformat(tried.now), tried.inputs, stream(tried.seed)
+    else:
+        begun, inputs, chance = None, {}, os.urandom
+    outbox = None
+    if isinstance(tried, Walled) and argv[0] in _SPOOLED:
+        from agentcoord.spool import spool_at  # a sandbox is not the usual place
+
+        outbox = spool_at(tried.place)
     env = dict(os.environ)
     output = run_alone(
         Invocation(
@@ -85,7 +92,8 @@ def _run_here(argv: list[str], broken: "Broken | None") -> int:
             program=process.program(),
             node=os.uname().nodename,
             terminal=Terminal(*process.terminal(env)),
-            again=broken is not None,
+            again=isinstance(tried, Broken),
+            outbox=outbox,
             own=True,
         )
     )

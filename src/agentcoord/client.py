@@ -37,7 +37,7 @@ DAEMON = "AGENT_COORD_DAEMON"
 """The variable of the process that says whether commands go to the daemon: auto, off or require."""
 
 HERE = frozenset(
-    "-h --help help version bootstrap config completion __complete demo doctor run daemon lease".split()  # noqa: SIM905
+    "-h --help help version bootstrap config completion __complete demo doctor run daemon lease outbox".split()  # noqa: SIM905
 )
 """Commands that run in the caller's process whatever the daemon offers."""
 
@@ -74,12 +74,22 @@ class Broken:
         self.inputs: dict[str, bytes] = {}
 
 
-class _NoDaemon(Exception):
-    """Nothing was done. `loud` says that a person should know why."""
+class Walled:
+    """A daemon may be there, and this process may not ask it; `place` is the directory that its socket is in."""
 
-    def __init__(self, why: str, *, loud: bool = True) -> None:
+    __slots__ = ("place",)
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+
+class _NoDaemon(Exception):
+    """Nothing was done. `loud` says that a person should know why, `walled` that the system allows no question."""
+
+    def __init__(self, why: str, *, loud: bool = True, walled: Walled | None = None) -> None:
         super().__init__(why)
         self.loud = loud
+        self.walled = walled
 
 
 class _Elsewhere(Exception):
@@ -98,10 +108,11 @@ class _Fault(Exception):
     """The conversation cannot go on."""
 
 
-def forwarded(argv: list[str]) -> int | Broken | None:
+def forwarded(argv: list[str]) -> int | Broken | Walled | None:
     """Have the daemon run a command, and give its exit status once all is written.
 
-    None says that the command is to run here, as if nothing had been tried. So does a Broken, and how.
+    None says that the command is to run here, as if nothing had been tried. So does a Broken, and how; and a Walled,
+    and where something may be left for the daemon.
     """
     if not argv or argv[0] in HERE or any(map(_keeps, argv)):
         return None
@@ -121,7 +132,7 @@ def forwarded(argv: list[str]) -> int | Broken | None:
             return _refuse(f"{error} ({DAEMON}=require){hint}", _UNKNOWN)
         if error.loud:
             _refuse(f"notice: {error}; the command runs without it", 0)
-        return None
+        return error.walled
     except _Lost as error:
         if required:
             return _refuse(f"{error}; what the command did is unknown ({DAEMON}=require)", _UNKNOWN)
@@ -172,7 +183,8 @@ def _connected(env: "Mapping[str, str]", uid: int) -> "_Line":
         # Not the same as no daemon: one may well be running, out of a sandbox's reach.
         raise _NoDaemon(
             f"the daemon's socket {path} may not be used here: {error.strerror}; "
-            f"if this is a sandbox, allow the directory {os.path.realpath(place)} in its settings"
+            f"if this is a sandbox, allow the directory {os.path.realpath(place)} in its settings",
+            walled=Walled(place),
         ) from None
     except TimeoutError:
         raise _NoDaemon(_late(ACCEPT_SECONDS)) from None

@@ -19,7 +19,7 @@ from typing import Any, Self
 import msgspec
 from msgspec import Struct
 
-from agentcoord.errors import StoreError
+from agentcoord.errors import Exit, StoreError
 from agentcoord.files import cause_of
 from agentcoord.protocol.documents import Document, is_document
 from agentcoord.version import VERSION
@@ -61,12 +61,17 @@ class Silent(StoreError):
 
 
 class Declined(StoreError):
-    """The daemon answered that it will not; `code` is JSON-RPC's."""
+    """The daemon answered that it will not; `code` is JSON-RPC's, `reason` its own words.
+
+    `wrong` says that the question was at fault, and nothing was done.
+    """
 
     topic = "daemon.declined"
 
-    def __init__(self, message: str, *, code: int) -> None:
+    def __init__(self, message: str, *, code: int, reason: str = "", wrong: bool = False) -> None:
         self.code = code
+        self.reason = reason
+        self.wrong = wrong
         super().__init__(message)
 
 
@@ -175,7 +180,10 @@ class Connection:
                 break
         fault, result = answer.get("error"), answer.get("result")
         if is_document(fault):
-            raise Declined(f"the daemon refused {method}: {fault.get('message')}", code=_number(fault.get("code")))
+            reason, data = str(fault.get("message")), fault.get("data")
+            wrong = is_document(data) and data.get("exit") == Exit.USAGE
+            said = f"the daemon refused {method}: {reason}"
+            raise Declined(said, code=_number(fault.get("code")), reason=reason, wrong=wrong)
         if not is_document(result):
             raise Silent(f"the daemon answered {method} with what is no answer")
         return result

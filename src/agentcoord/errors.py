@@ -72,15 +72,24 @@ class StoreError(CoordError):
     topic: ClassVar[str] = "backend"
 
 
+class Undecided(StoreError):
+    """Neither a yes nor a no came of the backend: no answer, or one that nobody can read, as of a captive portal."""
+
+
 class Rejected(StoreError):
     """The backend answered, with a status that gives nothing to act on.
 
-    `status` is HTTP's, `reason` the backend's own word for it or the start of what it said instead.
+    `status` is HTTP's, `reason` the backend's own word for it or the start of what it said instead: then it is not
+    `worded`, and may come of somebody in between. `retry_after` is how many seconds it asks to be left alone, if any.
     """
 
-    def __init__(self, message: str, *, status: int, reason: str) -> None:
+    def __init__(
+        self, message: str, *, status: int, reason: str, worded: bool = True, retry_after: float | None = None
+    ) -> None:
         self.status = status
         self.reason = reason
+        self.worded = worded
+        self.retry_after = retry_after
         super().__init__(message)
 
     @property

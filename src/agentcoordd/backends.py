@@ -87,12 +87,18 @@ class OpenBackends:
     what that thread does when it can go on is to change nothing.
 
     `serves` says which backends may be used, `token_of` gives the token of a URL: it is asked again after the
-    server has turned one down.
+    server has turned one down. `answered` is told whenever a server has answered.
     """
 
     def __init__(
-        self, env: Mapping[str, str], *, serves: Callable[[Backend], bool], token_of: Callable[[str], Secret | None]
+        self,
+        env: Mapping[str, str],
+        *,
+        serves: Callable[[Backend], bool],
+        token_of: Callable[[str], Secret | None],
+        answered: Callable[[Backend], None] | None = None,
     ) -> None:
+        self.answered = answered
         self._env = env
         self._serves = serves
         self._token_of = token_of
@@ -124,7 +130,10 @@ class OpenBackends:
             return await self._perform_locally(backend.root, deed, settle=settle, aside=False)
         store = await self._store(backend)
         try:
-            return await deed(store)
+            done = await deed(store)
+            if self.answered is not None:
+                self.answered(backend)
+            return done
         except Rejected as error:
             if error.status == _UNAUTHORIZED:  # the token may have been changed since it was read
                 await self._close(backend)

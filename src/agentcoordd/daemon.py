@@ -30,6 +30,7 @@ from agentcoord.settings.environment import API_TOKEN
 from agentcoord.version import VERSION
 from agentcoord.wire import runtime_directory, socket_path
 from agentcoordd.api import leases
+from agentcoordd.api import outbox as outboxes
 from agentcoordd.api.administration import MOST_CONNECTIONS, Administration
 from agentcoordd.api.commands import Commands
 from agentcoordd.api.connections import Connection, Hall
@@ -53,7 +54,9 @@ from agentcoordd.processes import SystemProcesses
 from agentcoordd.services.attention import Attention
 from agentcoordd.services.keeper import Keeper
 from agentcoordd.services.mirror import REMOTE_SECONDS, Mirrors
+from agentcoordd.services.outbox import Outbox
 from agentcoordd.services.retention import Rounds
+from agentcoordd.services.spool import Pickup
 from agentcoordd.supervision import Notifier, given_socket
 
 log = logging.getLogger(__name__)
@@ -224,7 +227,11 @@ class _Daemon:
                 OpenBackends(self._env, serves=service.serves, token_of=service.token_of) as asked,  # by callers
                 anyio.create_task_group() as services,
             ):
-                await services.start(self._keeper(backends, roster, services).run)
+                keeper = self._keeper(backends, roster, services)
+                outbox = Outbox(backends, roster.outbox, service.urls, SystemClock(), renewed=keeper.beaten)
+                asked.answered = backends.answered = outbox.answered
+                await self._queue(outbox, services)
+                await services.start(keeper.run)
                 self._registry.add(Records(self._commands, asked, self._index).methods())
                 await self._remember(backends, services)
                 async with anyio.create_task_group() as requests:
@@ -273,6 +280,15 @@ class _Daemon:
         )
         self._registry.add(leases.methods(keeper))
         return keeper
+
+    async def _queue(self, outbox: Outbox, services: TaskGroup) -> None:
+        """Start what sends what had to wait, and what takes it from those who could not even ask."""
+        await services.start(outbox.run)
+        self._commands.outbox = outbox
+        self._registry.add(outboxes.methods(outbox))
+        service, place = self._commands.service, os.path.dirname(self._listener.path)
+        pickup = Pickup(place, outbox.put, SystemClock(), urls=service.urls, token_of=service.token_of)
+        await services.start(pickup.run)
 
     async def _remember(self, backends: OpenBackends, services: TaskGroup) -> None:
         """Start what watches over attention, the mirrors and, if it was asked for, retention."""

@@ -1,12 +1,11 @@
-"""The daemon's own database: the roster of lanes, so that a restart goes on where the daemon was killed.
+"""The daemon's own database: the roster of lanes and the outbox, so that a restart goes on where it was killed.
 
 A file that is damaged or of a newer release is refused and left as it is: what it says may still be wanted.
 """
 
 import os
-import sqlite3
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 
 import aiosqlite
@@ -14,13 +13,15 @@ import msgspec
 from msgspec import Struct
 
 from agentcoord.errors import StoreError
-from agentcoord.files import cause_of
+from agentcoord.files import opened_directory, sync_directory
 from agentcoord.protocol.instants import parse
 from agentcoord.protocol.keeping import Lane
 from agentcoordd.backends import Backend
+from agentcoordd.outbox import TABLES as OUTBOX
+from agentcoordd.outbox import KeptOutbox, reported
 from agentcoordd.processes import Watched
 
-SCHEMA = 1
+SCHEMA = 2
 """The version of the tables; a file of a higher one is of a newer release."""
 
 _APPLICATION = 0x61676364  # "agcd": tells our file from any other database
@@ -29,6 +30,8 @@ _TABLES = """
 CREATE TABLE lanes (lane TEXT PRIMARY KEY, entry TEXT NOT NULL) STRICT, WITHOUT ROWID;
 CREATE TABLE facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
 """
+_GROWN = {1: OUTBOX}
+"""What each version of the tables lacks of the next one."""
 _ALIVE = "alive_at"
 
 
@@ -47,14 +50,15 @@ class Entry(Struct, frozen=True, omit_defaults=True):
 class Database:
     """The open database. Each change is committed before its method returns."""
 
-    def __init__(self, connection: aiosqlite.Connection, path: str) -> None:
+    def __init__(self, connection: aiosqlite.Connection, outbox: KeptOutbox, path: str) -> None:
         self._connection = connection
+        self.outbox = outbox
         self._path = path
 
     async def lanes(self) -> Sequence[Entry]:
         """Read the roster. Raises StoreError naming a lane that cannot be read."""
         entries: list[Entry] = []
-        with _reported(self._path):
+        with reported(self._path):
             rows = await self._connection.execute_fetchall("SELECT lane, entry FROM lanes ORDER BY lane")
             for lane, entry in rows:
                 try:
@@ -78,12 +82,12 @@ class Database:
 
     async def alive_at(self) -> datetime | None:
         """Tell when the daemon was last known to be at work. Raises StoreError."""
-        with _reported(self._path):
+        with reported(self._path):
             rows = list(await self._connection.execute_fetchall("SELECT value FROM facts WHERE name = ?", (_ALIVE,)))
         return parse(rows[0][0]) if rows else None
 
     async def _change(self, statement: str, *values: str) -> None:
-        with _reported(self._path):
+        with reported(self._path):
             await self._connection.execute(statement, values)
             await self._connection.commit()
 
@@ -94,7 +98,7 @@ async def open_database(path: str) -> AsyncGenerator[Database]:
 
     Raises StoreError, and leaves the file as it is, when it is damaged, not ours or of a newer release.
     """
-    with _reported(path):
+    with reported(path):
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
@@ -103,13 +107,19 @@ async def open_database(path: str) -> AsyncGenerator[Database]:
             os.fchmod(descriptor, 0o600)
         finally:
             os.close(descriptor)
-        connection = await aiosqlite.connect(path, timeout=5)
-    try:
-        with _reported(path):
+        with opened_directory(os.path.dirname(path)) as directory:
+            sync_directory(directory)
+    async with AsyncExitStack() as opened:
+        with reported(path):
+            connection = await aiosqlite.connect(path, timeout=5)
+            opened.push_async_callback(connection.close)
             await _prepare(connection, path)
-        yield Database(connection, path)
-    finally:
-        await connection.close()
+            durable = await aiosqlite.connect(path, timeout=5, isolation_level=None)
+            opened.push_async_callback(durable.close)
+            # What a command was told is queued outlasts the machine's power; the processes on the roster do not.
+            await durable.execute("PRAGMA synchronous = FULL")
+            await durable.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
+        yield Database(connection, KeptOutbox(durable, path), path)
 
 
 async def _prepare(connection: aiosqlite.Connection, path: str) -> None:
@@ -131,25 +141,15 @@ async def _prepare(connection: aiosqlite.Connection, path: str) -> None:
     # A killed process loses nothing that way. Losing power can, but then the processes on the roster are gone too.
     await connection.execute("PRAGMA synchronous = NORMAL")
     await connection.execute(f"PRAGMA journal_size_limit = {_WAL_BYTES}")
-    if empty:
-        await connection.executescript(
-            f"BEGIN IMMEDIATE;{_TABLES}PRAGMA application_id = {_APPLICATION};PRAGMA user_version = {SCHEMA};COMMIT;"
-        )
+    steps = f"{_TABLES}{OUTBOX}PRAGMA application_id = {_APPLICATION};" if empty else "".join(_missing(version))
+    if steps:
+        await connection.executescript(f"BEGIN IMMEDIATE;{steps}PRAGMA user_version = {SCHEMA};COMMIT;")
+
+
+def _missing(version: int) -> list[str]:
+    return [_GROWN[old] for old in range(max(version, 1), SCHEMA)]
 
 
 async def _number(connection: aiosqlite.Connection, query: str) -> int:
     rows = list(await connection.execute_fetchall(query))
     return int(rows[0][0])
-
-
-@contextmanager
-def _reported(path: str) -> Generator[None]:
-    """Turn what the database or the system raises into one line."""
-    try:
-        yield
-    except sqlite3.OperationalError as error:  # a full disk, a lock: the file is whole, and to be kept
-        raise StoreError(f"daemon database cannot be used now: {path}: {error}") from error
-    except sqlite3.Error as error:
-        raise StoreError(f"daemon database cannot be used: {path}: {error}; move it away and start again") from error
-    except OSError as error:
-        raise StoreError(f"daemon database cannot be used: {path}: {cause_of(error)}") from error

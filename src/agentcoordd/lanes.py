@@ -1,6 +1,6 @@
 """A lane while it is kept: where it stands, how that is shown, and who is told and remembers."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.keeping import Age
+from agentcoordd.backends import Backend
 from agentcoordd.clock import Clock
 from agentcoordd.database import Entry
 
@@ -141,3 +142,9 @@ class Kept:
             next_renewal=stamp(following) if following else None,
             error=self.error,
         )
+
+
+def beaten_among(lanes: Iterable[Kept], backend: Backend, agent_id: str) -> datetime | None:
+    """Find of when the newest heartbeat is that was renewed for an agent on a backend."""
+    own = (kept for kept in lanes if (kept.entry.backend, kept.entry.lane.agent_id) == (backend, agent_id))
+    return max((kept.beaten for kept in own if kept.beaten is not None), default=None)

@@ -80,6 +80,14 @@ class RetentionView(Struct, frozen=True):
     error: str | None
 
 
+class OutboxView(Struct, frozen=True):
+    """The way of what waits for a server. `failures` in a row, and the last of them."""
+
+    backend: str
+    failures: int
+    error: str | None
+
+
 def places_of(
     env: Mapping[str, str], roots: Iterable[str], urls: Iterable[str], status_root: str | None
 ) -> list[Place]:

@@ -197,7 +197,7 @@ def test_help_needs_no_configuration(line: Line, command: list[str], flag: str) 
     output = line(*command, flag)
     assert (output.exit, output.stderr) == (0, [])
     called = "config-set" if command == ["config", "set"] else " ".join(command)
-    rest = " <word> [options]" if command in (["daemon"], ["lease"]) else " [options]"
+    rest = " <word> [options]" if command in (["daemon"], ["lease"], ["outbox"]) else " [options]"
     assert output.stdout.decode().startswith(f"Usage: agent-coord {called}{rest}")
     assert line.tree() == {}
 

@@ -11,10 +11,12 @@ from agentcoord.errors import StoreError, UsageError
 from agentcoord.operations.claims import Claimed, Refused
 from agentcoord.protocol.agents import Process
 from agentcoord.protocol.claims import fence
+from agentcoord.protocol.instants import parse
 from agentcoord.protocol.keeping import Lane
 from agentcoord.protocol.liveness import liveness
+from agentcoordd.backends import LocalBackend
 from agentcoordd.services.keeper import Hold
-from tests.daemon.stage import MEMORY, KeeperStage, both, hold, settled
+from tests.daemon.stage import MEMORY, START, KeeperStage, both, hold, settled
 from tests.operations.stage import CLAIM
 
 BEAT = "heartbeats/a1.json"
@@ -48,6 +50,18 @@ async def test_a_busy_agent_stays_live_for_hours_and_keeps_its_fence(stage: Keep
         assert claim["expires_at"] > stage.records().stamp()
         assert stage.heard.topics == ["lease.held"]
         assert await stage.records().events() == []
+
+
+async def test_it_tells_of_when_the_heartbeat_is_that_it_renewed(stage: KeeperStage) -> None:
+    async with stage.running():
+        assert stage.keeper.beaten(MEMORY, "a1") is None
+        await held(stage)
+        await stage.time.pass_by(600)
+        beaten = stage.keeper.beaten(MEMORY, "a1")
+        assert beaten == parse((await stage.records().record(BEAT))["updated_at"])
+        assert beaten is not None
+        assert beaten > START
+        assert stage.keeper.beaten(MEMORY, "a2") is stage.keeper.beaten(LocalBackend("/other"), "a1") is None
 
 
 async def test_what_becomes_of_a_lease_is_in_the_log(stage: KeeperStage, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,7 +17,17 @@ from urllib.parse import quote
 import anyio
 import pytest
 
-from agentcoord.errors import ConfigError, Conflict, Defect, Exit, Rejected, StoreError, Unreadable, UsageError
+from agentcoord.errors import (
+    ConfigError,
+    Conflict,
+    Defect,
+    Exit,
+    Rejected,
+    StoreError,
+    Undecided,
+    Unreadable,
+    UsageError,
+)
 from agentcoord.protocol.documents import decode
 from agentcoord.settings.selection import Secret
 from agentcoord.stores.base import Stored
@@ -664,6 +674,41 @@ async def test_who_may_not_look_does_not_know(backend: Backend) -> None:
         await backend.asking(answering).write(CLAIM, {}, version=None, note="")
     with failing(f"{DELETE} failed: 502 gone", Rejected):
         await backend.asking(answering).delete(CLAIM, version="1", note="")
+
+
+DATE = "Date: Mon, 30 Nov 2026 06:00:00 GMT"
+
+
+@pytest.mark.parametrize(
+    ("headers", "retry_after"),
+    [
+        ((), None),
+        (("Retry-After:  120 ",), 120.0),
+        ((DATE, "Retry-After: Mon, 30 Nov 2026 06:01:30 GMT"), 90.0),
+        ((DATE, "Retry-After: Mon, 30 Nov 2026 05:00:00 GMT"), 0.0),
+        (("Retry-After: Mon, 30 Nov 2026 06:01:30 GMT",), None),
+        ((DATE, "Retry-After: soon"), None),
+        (("Retry-After: -1",), None),
+        ((f"Retry-After: {'9' * 400}",), 999_999_999.0),
+    ],
+)
+async def test_how_long_a_backend_asks_to_be_left_alone(
+    backend: Backend, headers: tuple[str, ...], retry_after: float | None
+) -> None:
+    for body, worded in (({"error": "slow_down"}, True), (b"<html>", False)):
+        answer = reply(429, body, *headers)
+        with pytest.raises(Rejected) as refused:
+            await backend.asking(lambda asked, answer=answer: answer).write(CLAIM, {}, version=None, note="")
+        assert (refused.value.worded, refused.value.retry_after) == (worded, retry_after)
+
+
+@pytest.mark.parametrize("body", [b"<html>accept our terms</html>", b"{}", b"[]", b"", b"{"])
+async def test_an_answer_that_nobody_can_read_is_neither_yes_nor_no(backend: Backend, body: bytes) -> None:
+    store = backend.asking(lambda asked: reply(200, body))
+    with pytest.raises(Undecided):
+        await store.write(CLAIM, {}, version=None, note="")
+    with pytest.raises(Undecided):
+        await store.read(CLAIM)
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 408, 413, 425, 429])

@@ -156,6 +156,7 @@ COMMANDS = (
     Command("demo", "Watch a claim being won, refused and taken over"),
     Command("daemon", "Start, stop, install or look at the daemon that keeps leases"),
     Command("lease", "List, add or drop what the daemon keeps"),
+    Command("outbox", "List, retry or drop what waits for a server that did not answer"),
     Command("completion", "Print completion code for bash, zsh or fish", positional="SHELL"),
     Command(
         "config set",
@@ -179,12 +180,22 @@ COMMANDS = (
         hidden=True,
     ),
     Command("lease drop", "Have the daemon keep a lane no more", ("json",), positional="LANE", hidden=True),
+    Command("outbox list", "List what waits and what was set aside, and why", ("json",), hidden=True),
+    Command(
+        "outbox retry",
+        "Try records again now, those included that were set aside",
+        ("all", "json"),
+        positional="ID...",
+        hidden=True,
+    ),
+    Command("outbox drop", "Forget records, which then nobody sends", ("json",), positional="ID...", hidden=True),
 )
 BY_COMMAND = {command.name: command for command in COMMANDS}
 GROUPS = {
     "config": ("show", "set"),
     "daemon": ("start", "stop", "restart", "status", "logs", "install", "uninstall"),
     "lease": ("list", "hold", "drop"),
+    "outbox": ("list", "retry", "drop"),
 }
 """The words that a command may be followed by, which name another command."""
 

@@ -7,7 +7,7 @@ from agentcoord.protocol.records import ARCHIVE_DAYS, CLAIM_TTL, HEARTBEAT_TTL, 
 from agentcoord.settings.selection import Role, role_of
 
 _EXITS = "exit status: 0 done, 1 usage, 2 state unknown, 3 claim refused, 64 usage of doctor --stack-json"
-_WITH_WORD = (*WITH_TAIL, "completion", "lease drop")
+_WITH_WORD = (*WITH_TAIL, "completion", "lease drop", "outbox drop")
 """Commands that do nothing without what follows them."""
 _DEFAULTS: dict[tuple[str, str], object] = {
     ("claim", "ttl"): CLAIM_TTL,

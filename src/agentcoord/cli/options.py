@@ -170,7 +170,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("record-json", "path", "File with the record, - for stdin", "PATH", commands=("attention-upsert",)),
     Option("source-generation", "integer", "Generation of the source", "N", commands=("attention-resolve",)),
     Option("include-resolved", "flag", "Include resolved records", commands=("attention-list",)),
-    Option("all", "flag", "Show resolved requests as well", commands=("attention",), ours=True),
+    Option("all", "flag", "All of them, such as resolved requests", commands=("attention", "outbox retry"), ours=True),
     Option("fence", "text", "The fence that claim or run gave out", "FENCE", commands=("verify",), ours=True),
     Option(
         "on-exit",

@@ -6,10 +6,11 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from agentcoord.errors import Exit
+from agentcoord.errors import Exit, StoreError
 from agentcoord.files import discreet
-from agentcoord.operations.context import Aside, here
+from agentcoord.operations.context import Aside, Outbox, here
 from agentcoord.protocol.documents import Document
+from agentcoord.settings.selection import Selection
 from agentcoord.stores.base import OWN, Behalf
 from agentcoord.stores.opening import Opening
 
@@ -57,6 +58,10 @@ class Invocation(Struct, frozen=True):
     """Whether a daemon was lost with this command, which so is run with the same clock and chance once more."""
     own: bool = False
     """Whether this is the caller's own process, all of it for this one command: `run` starts a program in no other."""
+    outbox: Callable[[Selection], Outbox | None] | None = None
+    """Finds where what cannot be written to a backend may wait for it; None: an error is all that comes of it."""
+    cut_off: StoreError | None = None
+    """Why no backend can be asked from here, not even in vain."""
 
     def __repr__(self) -> str:
         """Name the command only: arguments and environment may hold what is nobody's business."""

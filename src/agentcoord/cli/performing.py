@@ -3,7 +3,6 @@
 What only one command needs is imported by it: loading all would cost more than most commands do.
 """
 
-import errno
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
@@ -12,7 +11,7 @@ from agentcoord.cli import usage
 from agentcoord.cli.commands import GROUPS
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
-from agentcoord.errors import ConfigError, StoreError, UsageError
+from agentcoord.errors import ConfigError, StoreError
 from agentcoord.operations.context import Context, here
 from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.protocol.documents import Document
@@ -39,9 +38,23 @@ def flags_of(words: Words) -> Flags:
 
 
 @asynccontextmanager
-async def _context(settings: Settings, invocation: Invocation, output: Output) -> AsyncGenerator[Context]:
-    """Open the selected store for an operation, whose notices go where this command's lines go."""
-    opened = open_store(settings.selected, invocation.cwd, invocation.env, invocation.behalf, roots=invocation.roots)
+async def _context(
+    settings: Settings, invocation: Invocation, output: Output, *, may_wait: bool = False
+) -> AsyncGenerator[Context]:
+    """Open the selected store for an operation, whose notices go where this command's lines go.
+
+    With `may_wait`, what it writes may be queued where the backend does not answer.
+    """
+    selected = settings.selected
+    outbox = invocation.outbox(selected) if may_wait and invocation.outbox is not None else None
+    opened = open_store(
+        selected,
+        invocation.cwd,
+        invocation.env,
+        invocation.behalf,
+        roots=invocation.roots,
+        cut_off=invocation.cut_off,
+    )
     async with opened as store:
         yield Context(
             store=store,
@@ -51,7 +64,8 @@ async def _context(settings: Settings, invocation: Invocation, output: Output) -
             notices=output.stderr,
             asked=output.asked,
             again=invocation.again,
-            aside=invocation.aside if takes_waiting(settings.selected) else here,
+            aside=invocation.aside if takes_waiting(selected) else here,
+            outbox=outbox,
         )
 
 
@@ -140,7 +154,7 @@ async def _heartbeat(words: Words, settings: Settings, invocation: Invocation, o
 
     usage.require_options(words)
     request, keeping = request_of(words), _keeping(words, settings, invocation)
-    async with _context(settings, invocation, output) as context:
+    async with _context(settings, invocation, output, may_wait=keeping is None) as context:
         result = await heartbeat(context, request)
     more = {} if keeping is None else keeping.hold(result.record, None)
     render_heartbeat(result, output, json=words.flag("json"), more=more)
@@ -150,38 +164,20 @@ async def _heartbeat(words: Words, settings: Settings, invocation: Invocation, o
 
 async def _register_batch(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
+    from agentcoord.cli.reading import content
     from agentcoord.cli.render.records import render_batch
     from agentcoord.operations.batches import BatchRequest, register_batch
 
     usage.require_options(words)
     asked = request_of(words)
-    manifest = await _content(asked.file, "batch manifest", invocation)
+    manifest = await content(asked.file, "batch manifest", invocation)
     prompt = None
     if asked.launch_prompt is not None:
-        prompt = await _content(asked.launch_prompt, "launch prompt", invocation, stdin=True)
+        prompt = await content(asked.launch_prompt, "launch prompt", invocation, stdin=True)
     request = BatchRequest(manifest=manifest, batch_id=asked.batch_id, launch_prompt=prompt, synthetic=asked.synthetic)
     async with _context(settings, invocation, output) as context:
         result = await register_batch(context, request)
     render_batch(result, output, json=words.flag("json"))
-
-
-async def _content(
-    path: str, what: str, invocation: Invocation, *, stdin: bool = False, most: int | None = None
-) -> bytes:
-    """Read a file that the caller named, with the caller's own rights.
-
-    Raises UsageError for one that is not given at all since it is far larger than `most` bytes, StoreError.
-    """
-    try:
-        if stdin and path == "-":
-            return await invocation.stdin()
-        return await invocation.read_file(absolute(path, invocation.cwd))
-    except OSError as error:
-        if most is not None and error.errno == errno.EFBIG:
-            raise UsageError(f"{what} exceeds {most} bytes") from error
-        raise StoreError(f"{what} unreadable: {path}: {error.strerror or error}") from error
-    except ValueError as error:  # a path with a NUL in it
-        raise StoreError(f"{what} unreadable: {path!r}: {error}") from error
 
 
 async def _record_event(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -193,7 +189,7 @@ async def _record_event(words: Words, settings: Settings, invocation: Invocation
 
     usage.require_options(words)
     request = request_of(words)
-    async with _context(settings, invocation, output) as context:
+    async with _context(settings, invocation, output, may_wait=not isinstance(request, ClosingRequest)) as context:
         if isinstance(request, ClosingRequest):
             closed = await record_closing(context, request.batch_id, request.payload)
             render_closing(closed, request.payload, output, json=words.flag("json"))
@@ -292,13 +288,14 @@ async def _batch_audit(words: Words, settings: Settings, invocation: Invocation,
 async def _attention(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.attending import attend
+    from agentcoord.cli.reading import content
     from agentcoord.protocol.attention import INPUT_BYTES, read_attention
 
     usage.require_options(words)
     request = request_of(words)
     if words.command == "attention-upsert":
         path = request.record_json
-        data = await _content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES)
+        data = await content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES)
         request = read_attention(data)
     async with _context(settings, invocation, output) as context:
         await attend(context, words, request, output, invocation.terminal)
@@ -409,6 +406,12 @@ async def _lease_hold(words: Words, settings: Settings, invocation: Invocation, 
         await hold(context, words, settings, invocation, output)
 
 
+async def _outbox(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.outbox import perform
+
+    perform(words, invocation, output)
+
+
 PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[Any, Any, None]]] = {
     "claim": _claim,
     "release": _release,
@@ -437,4 +440,5 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "lease list": _lease,
     "lease hold": _lease_hold,
     "lease drop": _lease,
+    **{f"outbox {word}": _outbox for word in GROUPS["outbox"]},
 }

@@ -46,9 +46,15 @@ def run_alone(invocation: Invocation) -> Output:
     with _answering(output):
         task = _begin(invocation, output)
         if task is not None and task.waits:
-            from agentcoord.cli.waiting import wait_for  # an event loop is more to load than most commands do
+            from agentcoord.cli.waiting import NoLoop, wait_for  # an event loop is more to load than most commands do
 
-            wait_for(task.steps)
+            try:
+                wait_for(task.steps)
+            except NoLoop as error:
+                if invocation.outbox is None or task.chosen is None:
+                    raise
+                cut_off, chosen = replace(invocation, cut_off=error), task.chosen
+                settle(PERFORMERS[chosen.words.command](chosen.words, chosen.settings, cut_off, output))
         elif task is not None:
             settle(task.steps())
     return output

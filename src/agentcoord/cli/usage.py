@@ -67,6 +67,9 @@ def _require_prompt_place(words: Words) -> None:
 
 def _require_positionals(words: Words) -> None:
     taken = {"log": 1, "completion": 1, "lease drop": 1}.get(words.command, 0)
+    if words.command in ("outbox retry", "outbox drop"):
+        _require_ids(words)
+        taken = len(words.positionals)
     if words.command != "config" and words.command in GROUPS:
         raise UsageError(f"{words.command} needs one of these words: {', '.join(GROUPS[words.command])}")
     if words.command == "lease drop" and not words.positionals:
@@ -83,6 +86,16 @@ def _require_positionals(words: Words) -> None:
             raise UsageError(f"{words.command} needs a command to run after --")
     if extra := words.positionals[taken:]:
         raise UsageError(f"unexpected arguments: {' '.join(extra)}")
+
+
+def _require_ids(words: Words) -> None:
+    every = words.command == "outbox retry" and words.flag("all")
+    if every == bool(words.positionals):
+        wanted = "either ids or --all" if words.command == "outbox retry" else "the ids of entries"
+        raise UsageError(f"{words.command} needs {wanted}; agent-coord outbox list shows the ids")
+    for word in words.positionals:
+        if not (word.isascii() and word.isdecimal() and int(word[:19]) > 0 and len(word) < 19):
+            raise UsageError(f"{words.command}: {word} is no id, as agent-coord outbox list shows them")
 
 
 def _require_terminal_place(words: Words) -> None:

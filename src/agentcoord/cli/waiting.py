@@ -10,11 +10,15 @@ from selectors import DefaultSelector
 from types import FrameType
 from typing import Any
 
-from agentcoord.errors import StoreError
+from agentcoord.errors import Undecided
+
+
+class NoLoop(Undecided):
+    """No event loop can be started here, so nothing was done and no remote backend was asked."""
 
 
 def wait_for(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run steps that wait, in an event loop of their own. Raises StoreError where none can be started.
+    """Run steps that wait, in an event loop of their own. Raises NoLoop where none can be started.
 
     From the first time they wait for the loop, a signal ends the steps there, and is handled when the loop is gone:
     raised in the middle of its work, an exit would come out as the fault of some task. What steps read before that, as
@@ -68,7 +72,7 @@ def _run(steps: Callable[[], Coroutine[Any, Any, None]]) -> None:
     try:
         try_wakeups()
     except OSError as error:
-        raise StoreError(f"no remote backend can be asked from here: no event loop: {error.strerror}") from error
+        raise NoLoop(f"no remote backend can be asked from here: no event loop: {error.strerror}") from error
     with asyncio.Runner() as runner:
         runner.get_loop().set_default_executor(_Aside(thread_name_prefix="names"))
         runner.run(steps())

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from msgspec import Struct, field
 
@@ -10,6 +10,9 @@ from agentcoord.errors import Defect, StoreError, Unreadable
 from agentcoord.protocol.documents import Document, is_document
 from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.stores.base import Store, Stored
+
+if TYPE_CHECKING:
+    from agentcoord.protocol.outbox import Late
 
 _T = TypeVar("_T")
 
@@ -19,6 +22,18 @@ class Aside(Protocol):
 
     async def __call__(self, function: Callable[[], _T], /) -> _T:
         """Wait for the function's end; who stops waiting does not stop the function."""
+        ...
+
+
+class Outbox(Protocol):
+    """Where a record may wait until its backend answers."""
+
+    async def holds(self, lane: str) -> bool:
+        """Tell whether something of a lane waits already, behind which whatever comes later has to stay."""
+        ...
+
+    async def put(self, late: "Late") -> None:
+        """Have a record wait; when this returns, it outlasts this process and the machine's. Raises StoreError."""
         ...
 
 
@@ -44,6 +59,8 @@ class Context(Struct, frozen=True):
     again: bool = False
     aside: Aside = here
     """For work on files other than the store's."""
+    outbox: Outbox | None = None
+    """Where an event or a heartbeat goes that the store gives no clear answer about; None: that is an error."""
 
 
 async def read_object(store: Store, path: str, kind: str) -> tuple[Document, Stored] | None:

@@ -120,6 +120,16 @@ def event_path(batch_id: str, event_id: str) -> str:
     return f"events/{batch_id}/{event_id}.json"
 
 
+def batch_lane(batch_id: str) -> str:
+    """Name what the events of a batch keep their order in while they wait for a backend."""
+    return f"batch {batch_id}"
+
+
+def agent_lane(agent_id: str) -> str:
+    """Name what the heartbeats of an agent keep their order in while they wait for a backend."""
+    return f"agent {agent_id}"
+
+
 def attention_prefix(workspace: str, repo: str) -> str:
     """Name the directory of what a workspace asks about a repository."""
     return f"attention/{workspace}/{repo}"

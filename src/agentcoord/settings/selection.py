@@ -74,6 +74,10 @@ ROLES: Mapping[str, Role] = {
     "lease": Role.INDEPENDENT,
     "lease list": Role.INDEPENDENT,
     "lease drop": Role.INDEPENDENT,
+    "outbox": Role.INDEPENDENT,
+    "outbox list": Role.INDEPENDENT,
+    "outbox retry": Role.INDEPENDENT,
+    "outbox drop": Role.INDEPENDENT,
 }
 
 

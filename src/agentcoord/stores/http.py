@@ -195,7 +195,7 @@ class HttpStore:
         await self._exchange.aclose()
 
     def _failure(self, action: str, answer: Answer) -> Rejected:
-        return failure(action, answer.status, answer.body, self._token.reveal())
+        return failure(action, answer.status, answer.body, self._token.reveal(), answer.retry_after)
 
     # When the answer to a write is lost -----------------------------------------------------------------
 

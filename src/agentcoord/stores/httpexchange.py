@@ -15,11 +15,11 @@ import anyio
 import httpx
 from msgspec import Struct
 
-from agentcoord.errors import ConfigError, CoordError, StoreError
+from agentcoord.errors import ConfigError, CoordError, Undecided
 from agentcoord.settings.environment import API_TOKEN, Env, setting
 from agentcoord.settings.selection import Secret
 from agentcoord.stores.httpaddress import HEADER_VALUE, Base, proxy_of
-from agentcoord.stores.httpwire import one_line
+from agentcoord.stores.httpwire import one_line, pause_of
 from agentcoord.version import VERSION
 
 LARGEST_ANSWER = 64 * 1024 * 1024
@@ -45,7 +45,7 @@ class Patience(Struct, frozen=True):
 PATIENCE = Patience()
 
 
-class Unanswered(StoreError):
+class Unanswered(Undecided):
     """No answer came, or only a part of one; `sent` tells whether the backend may have acted."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
@@ -54,10 +54,11 @@ class Unanswered(StoreError):
 
 
 class Answer(Struct, frozen=True):
-    """A status and the whole body, or of a refusal the start of it."""
+    """A status and the whole body, or of a refusal the start of it, and how many seconds it asks for, if any."""
 
     status: int
     body: bytes
+    retry_after: float | None = None
 
 
 class _Course:
@@ -171,7 +172,8 @@ class Exchange:
             body = await _body(response, _LARGEST_REFUSAL if refused else self._largest)
             if not refused and len(body) > self._largest:
                 raise Unanswered(f"http backend answered with more than {self._largest} bytes", sent=True)
-            return Answer(response.status_code, bytes(body))
+            pause = pause_of(response.headers.get("retry-after"), response.headers.get("date"))
+            return Answer(response.status_code, bytes(body), pause)
         finally:
             await response.aclose()
 

@@ -11,7 +11,7 @@ from typing import cast
 import msgspec
 from msgspec import Raw, Struct
 
-from agentcoord.errors import Defect, Rejected, StoreError, TooMany, Unreadable
+from agentcoord.errors import Defect, Rejected, StoreError, TooMany, Undecided, Unreadable
 from agentcoord.protocol.paths import over_cap
 from agentcoord.stores.httpaddress import HEADER_VALUE
 
@@ -145,12 +145,32 @@ def error_code(body: bytes) -> str | None:
         return None
 
 
-def failure(action: str, status: int, body: bytes, secret: str) -> Rejected:
+def failure(action: str, status: int, body: bytes, secret: str, retry_after: float | None = None) -> Rejected:
     """Say that the backend answered with a status nobody asked for; the token is left out wherever it comes from."""
     said = error_code(body)
     text = body.decode(errors="replace") if said is None else said
     reason = one_line(_without(secret, text))[:LONGEST_REASON]
-    return Rejected(f"http backend {action} failed: {status} {reason}".rstrip(), status=status, reason=reason)
+    return Rejected(
+        f"http backend {action} failed: {status} {reason}".rstrip(),
+        status=status,
+        reason=reason,
+        worded=said is not None,
+        retry_after=retry_after,
+    )
+
+
+def pause_of(value: str | None, at: str | None) -> float | None:
+    """Read a Retry-After, in seconds: a number of them, or an instant, seen from that of the answer (its Date)."""
+    if value is None:
+        return None
+    if value.strip().isascii() and value.strip().isdecimal():
+        return float(value.strip()[:9])
+    from email.utils import parsedate_to_datetime  # only here: hardly any backend ever says it
+
+    try:
+        return max(0.0, (parsedate_to_datetime(value) - parsedate_to_datetime(at or "")).total_seconds())
+    except (TypeError, ValueError):  # no instant, or one without a zone beside one that has it
+        return None
 
 
 def failure_of_reading(action: str, path: str, error: Rejected) -> StoreError:
@@ -245,10 +265,10 @@ def _missing(fields: Mapping[str, object], *names: str) -> str | None:
     return None
 
 
-def _malformed(action: str, why: str) -> StoreError:
-    return StoreError(f"http backend {action} returned malformed response: {why}")
+def _malformed(action: str, why: str) -> Undecided:
+    return Undecided(f"http backend {action} returned malformed response: {why}")
 
 
-def _not_json(action: str, error: Exception) -> StoreError:
+def _not_json(action: str, error: Exception) -> Undecided:
     why = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-    return StoreError(f"http backend {action} returned malformed JSON: {why}")
+    return Undecided(f"http backend {action} returned malformed JSON: {why}")

@@ -42,13 +42,19 @@ def settle(steps: Coroutine[Any, Any, _T]) -> _T:
 
 @asynccontextmanager
 async def open_store(
-    selection: Selection, cwd: str, env: Env, behalf: Behalf = OWN, *, roots: Opening | None = None
+    selection: Selection,
+    cwd: str,
+    env: Env,
+    behalf: Behalf = OWN,
+    *,
+    roots: Opening | None = None,
+    cut_off: StoreError | None = None,
 ) -> AsyncGenerator[Store]:
     """Open the selected backend, and close it at the end. Raises CoordError for one that cannot be opened.
 
     A relative root is taken from `cwd`, the caller's working directory, and opened by `roots`; proxies and certificates
     of a remote backend, and the place of gh, come from `env`, the caller's environment. `behalf` is who has the changes
-    made.
+    made; `cut_off` is what each question to a remote backend comes to where none can be asked.
     """
     if selection.kind == "local" and selection.root is not None:
         yield (roots or open_root)(absolute(selection.root, cwd), behalf=behalf)
@@ -57,6 +63,11 @@ async def open_store(
 
         if selection.token is None:
             raise StoreError(f"{API_TOKEN} is required when using the HTTP backend")
+        if cut_off is not None:
+            from agentcoord.stores.absent import AbsentStore  # hardly ever
+
+            yield AbsentStore(cut_off)
+            return
         store = HttpStore(selection.url or "", selection.token, env=env, behalf=behalf)
         try:
             yield store

@@ -6,8 +6,10 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from typing import Any
 
 from agentcoord.files import printable
+from agentcoord.protocol.outbox import MOST_BYTES, MOST_ENTRIES
 from agentcoord.version import VERSION
 from agentcoord.wire import API
 from agentcoordd.api import messages
@@ -81,7 +83,20 @@ class Administration:
             errors=[messages.Trouble(_instant(trouble.at), trouble.message) for trouble in self._tally.errors],
             mirrors=self._mirrors(),
             retention=self._retention(),
+            **self._outbox_facts(),
         )
+
+    def _outbox_facts(self) -> dict[str, Any]:
+        outbox = self._commands.outbox
+        if outbox is None:
+            return {}
+        records, size = outbox.used
+        return {
+            "outbox": Use(records, MOST_ENTRIES),
+            "outbox_size_bytes": Use(size, MOST_BYTES),
+            "outbox_set_aside": outbox.set_aside(),
+            "outbox_ways": outbox.list(),
+        }
 
     async def stop(self, params: Stop, caller: Caller) -> Stopping:
         """End the daemon. Raises StoreError when the mark cannot be left; then it runs on."""

@@ -23,17 +23,20 @@ from agentcoord.cli.chance import stream
 from agentcoord.cli.output import Invocation, Terminal
 from agentcoord.cli.output import Output as Said
 from agentcoord.cli.run import Chosen, Vast, run_for
-from agentcoord.errors import StoreError
+from agentcoord.errors import Exit, StoreError
 from agentcoord.files import printable
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.instants import in_utc
+from agentcoord.settings.selection import Selection
 from agentcoord.stores.base import Behalf
 from agentcoord.stores.opening import Opening, open_root
 from agentcoord.wire import API
 from agentcoordd.api.dispatch import Caller, Method, Refused, Session, hearing
 from agentcoordd.api.messages import About, Command, Content, Exited, Fault, Output, Plain, Read
+from agentcoordd.api.outbox import Queueing, queueing_of
 from agentcoordd.api.service import Service, backend_of
 from agentcoordd.backends import Backend
+from agentcoordd.services.outbox import Outbox
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +86,8 @@ class Commands:
         self.service, self.roots = service, roots
         self.attended: Callable[[Backend, Document], None] | None = None
         """Told of each request for attention that a command wrote, and on which backend."""
+        self.outbox: Outbox | None = None
+        """Where events and heartbeats wait that their server does not answer about."""
         self.threads = Threads(MOST_RUNNING)
         self._at_work = 0
         self._running: set[_Run] = set()
@@ -98,7 +103,7 @@ class Commands:
         if command.api != API:
             raise Refused(Fault.VERSION, f"the daemon speaks API {API}, not {command.api}")
         self.service.require_forwarded(command.argv, command.env)
-        run = _Run(command, caller, self.service, self.roots)
+        run = _Run(command, caller, self.service, self.roots, self.outbox)
         with self.at_work(), hearing(caller, run.told), self._told(run):
             try:
                 said = await run_for(run.invocation(), self.threads, run.agree)
@@ -106,6 +111,8 @@ class Commands:
                 raise Refused(Fault.FAILED, str(error)) from error
             if run.backend is not None:
                 self.tell_attended(run.backend, said.asked)
+                if self.outbox is not None and said.exit != Exit.UNKNOWN and not run.queued:
+                    self.outbox.answered(run.backend)
             await run.say(said)
         return Exited(said.exit)
 
@@ -174,10 +181,13 @@ class Wanted:
 class _Run:
     """One command on its way."""
 
-    def __init__(self, command: Command, caller: Caller, service: Service, roots: Opening) -> None:
+    def __init__(
+        self, command: Command, caller: Caller, service: Service, roots: Opening, outbox: Outbox | None
+    ) -> None:
         if caller.session is None:
             raise Refused(Fault.FAILED, "cli.run needs a connection")
-        self._command, self._service, self._roots = command, service, roots
+        self._command, self._service, self._roots, self._outbox = command, service, roots, outbox
+        self.queued = False
         self._session: Session = caller.session
         self._about = About(caller.request)
         self._go = anyio.Event()
@@ -206,7 +216,15 @@ class _Run:
             ),
             behalf=Behalf(umask=command.umask, require_wanted=self.wanted.require),
             roots=self._roots,
+            outbox=self._queueing,
         )
+
+    def _queueing(self, selection: Selection) -> Queueing | None:
+        return queueing_of(self._outbox, self._service, selection, self._wanted_to_wait)
+
+    def _wanted_to_wait(self) -> None:
+        self.wanted.require()
+        self.queued = True
 
     async def agree(self, chosen: Chosen | None) -> None:
         """Accept the command, and wait for its caller to say that it is to be done. Raises Refused."""

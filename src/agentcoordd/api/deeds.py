@@ -208,6 +208,13 @@ class Written(Told, frozen=True, kw_only=True, omit_defaults=True):
     changed: bool | UnsetType = UNSET
 
 
+class Queued(Told, frozen=True, kw_only=True, omit_defaults=True):
+    """The record as it will stand once its backend answers: until then it waits in the outbox."""
+
+    record: dict[str, Any]
+    queued: Literal[True]
+
+
 class AuditedLane(Struct, frozen=True):
     """The verdict on one lane, and what is missing of it."""
 
@@ -266,8 +273,8 @@ PUBLISHED: dict[str, tuple[type[Any], tuple[type[Any], ...]]] = {
     "claim.acquire": (ClaimAcquire, (Acquired, NotAcquired)),
     "claim.release": (ClaimRelease, (Released,)),
     "claim.verify": (ClaimVerify, (Verified,)),
-    "heartbeat.beat": (HeartbeatBeat, (Written,)),
-    "event.record": (EventRecord, (Written,)),
+    "heartbeat.beat": (HeartbeatBeat, (Written, Queued)),
+    "event.record": (EventRecord, (Written, Queued)),
     "batch.register": (BatchRegister, (Written,)),
     "batch.audit": (BatchAudit, (Audit,)),
     "status.target": (StatusTarget, (Seen,)),

@@ -9,7 +9,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
-from agentcoordd.places import MirrorView, RetentionView
+from agentcoord.protocol.outbox import MOST_BYTES, MOST_ENTRIES
+from agentcoordd.places import MirrorView, OutboxView, RetentionView
 
 Id = int | str
 
@@ -122,6 +123,8 @@ class Status(Struct, frozen=True):
     `dropped` counts connections that were closed for what they did or failed to do, `refused` commands that were
     left to their callers. `missed` counts events that subscribers were too slow for. `answers` are kept ready for local
     roots, `answers_memory` is what they hold; `records` of local roots are kept parsed, and hold `records_memory`.
+    `outbox` counts records that wait for their servers, `outbox_set_aside` those among them that nobody tries any more,
+    and `outbox_ways` tells how the others fare.
     """
 
     version: str
@@ -149,6 +152,10 @@ class Status(Struct, frozen=True):
     errors: list[Trouble]
     mirrors: list[MirrorView] = []
     retention: list[RetentionView] = []
+    outbox: Use = Use(0, MOST_ENTRIES)
+    outbox_size_bytes: Use = Use(0, MOST_BYTES)
+    outbox_set_aside: int = 0
+    outbox_ways: list[OutboxView] = []
 
 
 class Stop(Struct, frozen=True):

@@ -56,6 +56,7 @@ from agentcoordd.api.commands import Commands, Wanted
 from agentcoordd.api.deeds import Looks, StatusTarget, Told, Writes, words_of
 from agentcoordd.api.dispatch import Caller, Method, Refused
 from agentcoordd.api.messages import Fault
+from agentcoordd.api.outbox import Queueing
 from agentcoordd.api.sharing import Readings
 from agentcoordd.backends import Backend, Backends, HttpBackend, LocalBackend, shown
 from agentcoordd.index import Index, Key
@@ -77,12 +78,13 @@ _SESSION_SOURCE = "agent_coord_session_id"
 
 
 class _Deed(Struct, frozen=True):
-    """One method: the command it stands for, what it does, and whether it writes."""
+    """One method: the command it stands for, what it does, whether it writes, and whether that may wait."""
 
     name: str
     command: str
     do: Callable[[Context, Words, Any], Awaitable[Told]]
     writes: bool = True
+    may_wait: bool = False
 
 
 _Steps = Callable[[Store], Coroutine[Any, Any, Raw]]
@@ -166,7 +168,7 @@ class Records:
         asked = list[Document]()
 
         async def steps(store: Store) -> Raw:
-            context = _context(store, params, identity, asked)
+            context = _context(store, params, identity, asked, self._queueing(deed, backend, wanted))
             told = await deed.do(context, words, params)
             notices = [discreet(one_line(line)) for line in (*said, *context.notices)]
             return _encoded(replace(told, notices=notices))
@@ -175,6 +177,12 @@ class Records:
             return _Begun(backend, asked, steps)
         store = self._commands.roots(backend.root, behalf=Behalf(require_wanted=wanted.require))
         return _Begun(backend, asked, settle(steps(store)))
+
+    def _queueing(self, deed: _Deed, backend: Backend, wanted: Wanted) -> Queueing | None:
+        outbox = self._commands.outbox if deed.may_wait else None
+        if outbox is None or not isinstance(backend, HttpBackend) or not outbox.takes(backend.url):
+            return None
+        return Queueing(outbox, self._service, backend.url, wanted.require)
 
     def _require_served(self, backend: Backend | None) -> None:
         """Compare names only. Raises Refused for a backend that is not the daemon's, UsageError for no backend."""
@@ -263,7 +271,9 @@ def _said(value: str | None) -> str | None:
     return None if value is None else value.strip(WHITESPACE) or None
 
 
-def _context(store: Store, params: Looks, identity: Identity, asked: list[Document]) -> Context:
+def _context(
+    store: Store, params: Looks, identity: Identity, asked: list[Document], outbox: Queueing | None
+) -> Context:
     now, random, again = _now, os.urandom, False
     if isinstance(params, Writes):
         again = params.now is not None and params.seed is not None  # it may be, and then only its own work is met
@@ -272,7 +282,7 @@ def _context(store: Store, params: Looks, identity: Identity, asked: list[Docume
             now = lambda: at  # noqa: E731 - a clock that stands
         if params.seed is not None:
             random = stream(bytes.fromhex(params.seed))
-    return Context(store=store, now=now, random=random, identity=identity, asked=asked, again=again)
+    return Context(store=store, now=now, random=random, identity=identity, asked=asked, again=again, outbox=outbox)
 
 
 def _now() -> datetime:
@@ -319,14 +329,20 @@ async def _verify(context: Context, words: Words, params: Any) -> Told:
 
 
 async def _beat(context: Context, words: Words, params: Any) -> Told:
-    return deeds.Written(record=(await heartbeat(context, requests.heartbeat(words))).record)
+    beaten = await heartbeat(context, requests.heartbeat(words))
+    return _written(beaten.record, queued=beaten.queued)
 
 
 async def _record(context: Context, words: Words, params: Any) -> Told:
     request = requests.record_event(words)
     if isinstance(request, requests.ClosingRequest):
         return _told(deeds.Written, facts_of_closing(await record_closing(context, request.batch_id, request.payload)))
-    return deeds.Written(record=(await record_event(context, request)).record)
+    recorded = await record_event(context, request)
+    return _written(recorded.record, queued=recorded.queued)
+
+
+def _written(record: Document, *, queued: bool) -> Told:
+    return deeds.Queued(record=record, queued=True) if queued else deeds.Written(record=record)
 
 
 async def _register(context: Context, words: Words, params: Any) -> Told:
@@ -377,8 +393,8 @@ _DEEDS = (
     _Deed("claim.acquire", "claim", _acquire),
     _Deed("claim.release", "release", _release),
     _Deed("claim.verify", "verify", _verify, writes=False),
-    _Deed("heartbeat.beat", "heartbeat", _beat),
-    _Deed("event.record", "record-event", _record),
+    _Deed("heartbeat.beat", "heartbeat", _beat, may_wait=True),
+    _Deed("event.record", "record-event", _record, may_wait=True),
     _Deed("batch.register", "register-batch", _register),
     _Deed("batch.audit", "batch-audit", _audit, writes=False),
     _Deed("status.target", "status", _status, writes=False),

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from agentcoordd.api import deeds, leases, messages
+from agentcoordd.api import deeds, leases, messages, outbox
 
 DIRECTORY = Path("schema/api/v1")
 
@@ -21,6 +21,9 @@ METHODS: Mapping[str, tuple[type, type | tuple[type, ...]]] = {
     "lease.hold": (leases.HoldParams, leases.HoldResult),
     "lease.list": (leases.ListParams, leases.ListResult),
     "lease.drop": (leases.DropParams, leases.DropResult),
+    "outbox.list": (outbox.OutboxListParams, outbox.OutboxListResult),
+    "outbox.retry": (outbox.OutboxRetryParams, outbox.OutboxRetryResult),
+    "outbox.drop": (outbox.OutboxDropParams, outbox.OutboxDropResult),
     **deeds.PUBLISHED,
     "daemon.status": (messages.Nothing, messages.Status),
     "daemon.stop": (messages.Stop, messages.Stopping),

@@ -43,7 +43,7 @@ from agentcoord.protocol.liveness import DEAD_AFTER_TTLS
 from agentcoordd.backends import Backend, Backends, shown
 from agentcoordd.clock import Clock, Jumps
 from agentcoordd.database import Entry
-from agentcoordd.lanes import Feed, Kept, LaneView, Notify, Roster, State
+from agentcoordd.lanes import Feed, Kept, LaneView, Notify, Roster, State, beaten_among
 from agentcoordd.processes import Processes, Watched
 from agentcoordd.turns import Turns
 
@@ -145,8 +145,11 @@ class Keeper:
 
     def list(self) -> Sequence[LaneView]:
         """Show all lanes, and the last hundred that ended."""
-        shown_lanes = {**self._ended, **self._lanes}
-        return [kept.view(self._clock) for _, kept in sorted(shown_lanes.items())]
+        return [kept.view(self._clock) for _, kept in sorted({**self._ended, **self._lanes}.items())]
+
+    def beaten(self, backend: Backend, agent_id: str) -> datetime | None:
+        """Tell of when the heartbeat is that was last renewed for an agent; None where none was."""
+        return beaten_among(self._lanes.values(), backend, agent_id)
 
     async def drop(self, lane: str) -> bool:
         """Stop keeping a lane; its records stay as they are. Tells whether it was kept. Raises StoreError."""

@@ -7,6 +7,8 @@ from agentcoord.operations.events import Recorded
 from agentcoord.operations.heartbeats import Beaten
 from agentcoord.protocol.documents import Document, encode_pretty
 
+_QUEUED = "queued "
+
 
 def _record(record: Document, line: str, output: Output, *, json: bool, more: Document | None = None) -> None:
     if json:
@@ -15,10 +17,15 @@ def _record(record: Document, line: str, output: Output, *, json: bool, more: Do
         output.say(line)
 
 
+def _waiting(*, queued: bool) -> Document:
+    return {"queued": True} if queued else {}
+
+
 def render_heartbeat(result: Beaten, output: Output, *, json: bool, more: Document | None = None) -> None:
     """Say when the agent was last heard of. `more` joins the JSON."""
     record = result.record
-    _record(record, f"heartbeat {record['agent_id']} {record['updated_at']}", output, json=json, more=more)
+    line = f"{_QUEUED if result.queued else ''}heartbeat {record['agent_id']} {record['updated_at']}"
+    _record(record, line, output, json=json, more=_waiting(queued=result.queued) | (more or {}))
 
 
 def render_batch(result: Registered, output: Output, *, json: bool) -> None:
@@ -29,7 +36,8 @@ def render_batch(result: Registered, output: Output, *, json: bool) -> None:
 def render_event(result: Recorded, output: Output, *, json: bool) -> None:
     """Say under which id the event is kept."""
     record = result.record
-    _record(record, f"recorded event {record['batch_id']} {record['event_id']}", output, json=json)
+    line = f"{_QUEUED if result.queued else 'recorded '}event {record['batch_id']} {record['event_id']}"
+    _record(record, line, output, json=json, more=_waiting(queued=result.queued))
 
 
 def facts_of_closing(result: Closed) -> Document:
