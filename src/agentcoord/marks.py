@@ -19,13 +19,21 @@ OF_DIRECTORY = ""
 """What a directory's own mark stands under, among those of its records; 0 is the mark of one that just changed."""
 
 _TICK = 50_000_000
-"""Nanoseconds in which two changes may get the same time: file systems read a clock that stands still between ticks."""
+"""Nanoseconds: far more than the tick of a kernel's clock, of which file times are multiples."""
+_COARSE_TICK = 2_500_000_000
+_COARSE = 10_000_000
+"""Times that are all multiples of this many nanoseconds come from a file system that keeps no finer ones."""
+
+
+def tick_of(*times: int) -> int:
+    """Give the nanoseconds in which a further change may get the same times of change as these, of one file."""
+    return _COARSE_TICK if all(time % _COARSE == 0 for time in times) else _TICK
 
 
 def mark_of_directory(path: str) -> Mark:
     """Mark a directory, before its names are read; 0 if it may yet change without another mark. Raises OSError."""
     now, changed = time.time_ns(), os.stat(path).st_ctime_ns
-    return changed if abs(now - changed) > _TICK else 0
+    return changed if abs(now - changed) > tick_of(changed) else 0
 
 
 def marks_of(files: Iterable[os.DirEntry[str]], own: Mark, before: MarksInDirectory) -> dict[str, Mark]:

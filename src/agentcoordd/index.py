@@ -33,6 +33,7 @@ from typing import Any
 
 from msgspec import Raw, Struct
 
+from agentcoord.marks import tick_of
 from agentcoord.protocol.documents import decode, is_document
 from agentcoord.protocol.liveness import steady
 from agentcoord.stores.base import Decode, Listing, Store, Stored, Version
@@ -43,11 +44,6 @@ MOST_ANSWERS = 4096
 MOST_BYTES = 32 * 1024 * 1024
 """What all answers may hold together, the names and looks of their files counted in."""
 
-_TICK = 50_000_000
-"""Nanoseconds: far more than the tick of a kernel's clock, of which file times are multiples."""
-_COARSE_TICK = 2_500_000_000
-_COARSE = 10_000_000
-"""Times that are all multiples of this many nanoseconds come from a file system that keeps no finer ones."""
 _LOOK_BYTES = 256
 """About what one name and look take."""
 _MOST_ROOTS = 256
@@ -294,4 +290,4 @@ def _stamp(path: str, of: Callable[[os.stat_result], Stamp]) -> Stamp | None:
 def trusted_from(look: Stamp) -> int:
     """Give the instant, in ns, from which on every change of a file of this look gives it another one."""
     times = look[3:]
-    return max(times) + (_COARSE_TICK if all(time % _COARSE == 0 for time in times) else _TICK)
+    return max(times) + tick_of(*times)

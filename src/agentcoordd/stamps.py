@@ -10,8 +10,18 @@ import time
 
 from msgspec import Struct
 
-_TICK = 50_000_000
-"""Nanoseconds in which two changes may get the same time: file systems read a clock that stands still between ticks."""
+from agentcoord.marks import tick_of
+
+_SHARE = 50
+_LONGEST_REST = 300.0
+
+
+def rest_after(seconds: float) -> float:
+    """Give the seconds without a look that follow one which took so many, as looking is to cost next to nothing.
+
+    However long that was, the rest has an end: a file system may have hung, or the machine slept, in the middle of it.
+    """
+    return min(_SHARE * seconds, _LONGEST_REST)
 
 
 class _Known(Struct, frozen=True, gc=False):
@@ -54,7 +64,8 @@ class Tree:
                 known = before
             else:
                 changed.append(path)
-                known = _Known(stamp, abs(now - found.st_mtime_ns) > _TICK, _below(path) if depth else ())
+                settled = abs(now - found.st_mtime_ns) > tick_of(found.st_mtime_ns)
+                known = _Known(stamp, settled, _below(path) if depth else ())
         except FileNotFoundError:  # removed between one look and the other
             return
         except OSError as error:

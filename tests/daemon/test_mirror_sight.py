@@ -85,3 +85,24 @@ async def test_looking_again_is_no_failure_that_a_sync_has_to_wait_for(
         tasks.cancel_scope.cancel()
     assert caplog.text.count("is not mirrored: cannot look at events") == 1
     assert caplog.text.count("is mirrored again") == 1
+
+
+async def test_a_look_that_hung_is_not_the_last_for_days(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = HastyClock()
+    looked: list[float] = []
+
+    class Slept(Tree):
+        """The machine sleeps while directories are looked at."""
+
+        def look(self, closed: dict[str, OSError] | None = None) -> list[str]:
+            looked.append(clock.seconds)
+            clock.seconds += 4 * 60 * 60
+            return super().look(closed)
+
+    monkeypatch.setattr("agentcoordd.services.mirror.Tree", Slept)
+    mirrors = Mirrors(Here(clock), [Place(LocalBackend(str(tmp_path)), str(tmp_path))], clock)
+    async with anyio.create_task_group() as tasks:
+        await tasks.start(mirrors.run)
+        await anyio.to_thread.run_sync(until, lambda: len(looked) >= 3)
+        tasks.cancel_scope.cancel()
+    assert looked[2] - looked[0] == 2 * 4 * 60 * 60 + 300

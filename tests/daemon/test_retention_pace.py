@@ -19,20 +19,28 @@ pytestmark = pytest.mark.anyio
 
 
 class Laborious(Here):
-    """A backend on which everything takes half a minute."""
+    """A backend on which everything takes a while."""
+
+    def __init__(self, clock: HastyClock, takes: float) -> None:
+        super().__init__(clock)
+        self.takes = takes
 
     async def perform_aside(self, backend: Any, deed: Any) -> Any:
         done = await super().perform_aside(backend, deed)
-        self.clock.seconds += 30
+        self.clock.seconds += self.takes
         return done
 
 
-@pytest.mark.parametrize(("kind", "apart"), [(Here, 1), (Laborious, 21 * 30)])
-async def test_a_round_is_followed_by_many_times_its_own_duration(
-    tmp_path: Path, kind: type[Here], apart: float
+NIGHT = 8 * 60 * 60
+"""Seconds that a machine may sleep in the middle of a round."""
+
+
+@pytest.mark.parametrize(("takes", "apart"), [(0, 1), (30, 21 * 30), (NIGHT, NIGHT + 24 * 60 * 60)])
+async def test_a_round_is_followed_by_many_times_its_own_duration_up_to_a_day(
+    tmp_path: Path, takes: float, apart: float
 ) -> None:
     clock = HastyClock()
-    here = kind(clock)
+    here = Laborious(clock, takes)
     place = Place(LocalBackend(str(tmp_path)), str(tmp_path))
     rounds = Rounds(here, [place], clock, seconds=1, policy=Policy(), chance=lambda: 0.5)
     async with anyio.create_task_group() as tasks:

@@ -1,11 +1,12 @@
 """No change of a record is missed by looking at directories only, however soon it follows the look before."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from agentcoordd.stamps import Tree
+from agentcoordd.stamps import Tree, rest_after
 from tests.daemon.remembering import lay
 
 
@@ -55,7 +56,7 @@ def test_what_is_not_there_is_no_change_and_a_symlink_is_not_there(tmp_path: Pat
 
 def test_no_change_is_missed_however_soon_it_comes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """File systems read a clock that stands still for some milliseconds; here it stands still between two changes."""
-    monkeypatch.setattr("agentcoordd.stamps._TICK", 60 * 10**9)  # this machine may do so as well
+    monkeypatch.setattr("agentcoord.marks._TICK", 60 * 10**9)  # this machine may do so as well
     tree, place = Tree(str(tmp_path / "events"), 1), tmp_path / "events/b1"
     for number in range(20):
         lay(tmp_path, "events/b1/e1.json", {"n": number})
@@ -64,3 +65,23 @@ def test_no_change_is_missed_however_soon_it_comes(tmp_path: Path, monkeypatch: 
         lay(tmp_path, "events/b1/e1.json", {"n": -number})
         os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
         assert "events/b1" in named(tmp_path, tree.look())
+
+
+def test_no_change_is_missed_where_a_file_system_keeps_whole_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree, place, second = Tree(str(tmp_path / "events"), 1), tmp_path / "events/b1", 1_700_000_000 * 10**9
+    for number in range(2):
+        lay(tmp_path, "events/b1/e1.json", {"n": number})
+        os.utime(place, ns=(second, second))
+        monkeypatch.setattr(time, "time_ns", lambda: second + 990_000_000)
+        assert "events/b1" in named(tmp_path, tree.look())
+    monkeypatch.setattr(time, "time_ns", lambda: second + 3 * 10**9)
+    assert "events/b1" in named(tmp_path, tree.look())
+    assert "events/b1" not in named(tmp_path, tree.look())
+
+
+def test_looking_costs_a_fiftieth_of_the_time_but_for_looks_that_never_seem_to_end() -> None:
+    assert rest_after(0.02) == 1
+    assert rest_after(2) == 100
+    assert rest_after(8 * 60 * 60) == 300

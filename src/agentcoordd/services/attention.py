@@ -24,15 +24,13 @@ from agentcoord.protocol.paths import ACTIVE_RECORD_BYTES
 from agentcoordd.backends import Backend, LocalBackend, shown
 from agentcoordd.clock import Clock
 from agentcoordd.lanes import Feed
-from agentcoordd.stamps import Tree
+from agentcoordd.stamps import Tree, rest_after
 
 CHANGED = "attention.changed"
 
 _LOOK = 0.5
 _FIRST = 5.0
 """Seconds that the daemon waits at most for the first look at all of them."""
-_LOOK_SHARE = 50
-"""A look is followed by so many times its own duration without one."""
 _MOST_READ = 256
 """Records read at a time; the others follow after a breath."""
 _BREATH = 0.02
@@ -114,7 +112,7 @@ class _Watched:
     @property
     def pause(self) -> float:
         """How many seconds there is nothing to do."""
-        return _BREATH if self._waiting else max(_LOOK, _LOOK_SHARE * self._took)
+        return _BREATH if self._waiting else max(_LOOK, rest_after(self._took))
 
     def failed(self, error: OSError) -> None:
         """Say once that the root cannot be looked at, until it can again."""

@@ -25,7 +25,7 @@ from agentcoord.stores.base import Store
 from agentcoordd.backends import Aside, LocalBackend, shown
 from agentcoordd.clock import Clock
 from agentcoordd.places import Loops, MirrorState, MirrorView, Place
-from agentcoordd.stamps import Tree
+from agentcoordd.stamps import Tree, rest_after
 
 SECONDS = 5.0
 """How long after one sync by change the next one comes, at the earliest."""
@@ -35,7 +35,6 @@ REMOTE_SECONDS = 900.0
 _LOOK, _LOOK_AT_PLACE = 1.0, 30.0
 _SHARE = 20
 """A sync is followed by so many times its own duration without one: at most a twentieth of a core is spent."""
-_LOOK_SHARE = 50
 _RETRY, _LONGEST_RETRY = 5.0, 900.0
 _SOURCES = (("events", 1), ("archive/events", 1))
 
@@ -103,7 +102,7 @@ class _Mirror:
             if changed and self._clock.boot() >= self._due:
                 await self._sync()
             pause = min(self._seconds, _LOOK if self._local else _LOOK_AT_PLACE)
-            await self._clock.wait(never, max(pause, _LOOK_SHARE * looked))
+            await self._clock.wait(never, max(pause, rest_after(looked)))
 
     async def _has_changed(self) -> bool:
         """Tell whether there may be more than the mirror has; where there can be no mirror, there is nothing to do."""
@@ -179,6 +178,7 @@ class _Mirror:
         self._due = self._clock.boot() + pause * (0.5 + self._chance() / 2)
 
     def _note(self, why: str) -> None:
+        why = printable(why)
         level = logging.DEBUG if self._state == "failing" else logging.WARNING  # told once, until it goes well again
         log.log(level, "%s is not mirrored: %s", shown(self._place.backend), why)
-        self._state, self._error = "failing", printable(why)
+        self._state, self._error = "failing", why

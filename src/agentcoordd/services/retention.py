@@ -27,6 +27,8 @@ FIRST = 60.0
 
 _SHARE = 20
 """A round is followed by so many times its own duration without one, however often it was asked for."""
+_LONGEST_REST = 86_400.0
+"""Seconds of that at most: the machine may have slept in the middle of the round."""
 _LOOK = 60.0
 """Seconds at most between two looks at the clock: the loop's timers stand still while the machine sleeps."""
 
@@ -89,7 +91,7 @@ class _Schedule:
                 ended = self._clock.boot()
                 # Daemons that were started together do not stay together.
                 pause = self._seconds * (0.95 + self._chance() / 10)
-                self._due = ended + max(pause, _SHARE * (ended - began))
+                self._due = ended + max(pause, min(_SHARE * (ended - began), _LONGEST_REST))
 
     async def _round(self) -> None:
         name, root = shown(self._place.backend), self._place.root
