@@ -1,9 +1,9 @@
 """What a trail of a large state costs, the mirror of all of it, and retention, each beside what cannot be spared.
 
 To read the trail is to read and decode its files, to bring a mirror up to date is to read their names, be the events
-live or, as in a second history, nearly all of them archived. Retention is
-measured on a state of its own, beside reading and decoding that; the same plan took the earlier implementation, written
-in Ruby, 1.97 s in-process on hardware on which the bare scan took 0.20 s, so four times as quick is 2.5 bare scans.
+live or, as in a second history, nearly all of them archived. Retention is measured on a state of its own, beside
+reading and decoding that; the same plan took the earlier implementation, written in Ruby, 1.97 s in-process on hardware
+on which the bare scan took 0.20 s, so four times as quick is 2.5 bare scans.
 Usage: python bench/trail.py [--rounds N] [--events N]
 """
 

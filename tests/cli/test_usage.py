@@ -269,7 +269,9 @@ def test_help_names_the_default_of_each_command(line: Line) -> None:
         ("claim", b"Seconds until it runs out (default: 14400)\n"),
         ("heartbeat", b"Seconds until it runs out (default: 900)\n"),
         ("run", b"release, done, keep (default: release)\n"),
-        ("attention", b"Workspace of the record (default: default)\n"),
+        ("attention", b"Workspace of the record (default: all of them)\n"),
+        ("release", b"Workspace of the record (default: default)\n"),
+        ("record-event", b"Workspace of the record (default: default)\n"),
         ("attention-list", b"Workspace of the record\n"),  # it has to be given
     ):
         assert said in line(command, "--help").stdout

@@ -3,6 +3,7 @@
 from agentcoord.cli.commands import BY_COMMAND, COMMANDS, GROUPS, Command
 from agentcoord.cli.options import BACKEND, WITH_TAIL, Option
 from agentcoord.cli.requests import DEFAULT_STATUS, LOG_LINES
+from agentcoord.protocol.closeout import DEFAULT_WORKSPACE
 from agentcoord.protocol.records import ARCHIVE_DAYS, CLAIM_TTL, HEARTBEAT_TTL, HOT_DAYS, SYNTHETIC_HOT_DAYS
 from agentcoord.settings.selection import Role, role_of
 
@@ -16,6 +17,9 @@ _DEFAULTS: dict[tuple[str, str], object] = {
     ("lease hold", "ttl"): HEARTBEAT_TTL,
     ("heartbeat", "status"): DEFAULT_STATUS,
     ("run", "on-exit"): "release",
+    ("release", "workspace"): DEFAULT_WORKSPACE,
+    ("record-event", "workspace"): DEFAULT_WORKSPACE,
+    ("attention", "workspace"): "all of them",
     ("gc", "hot-days"): HOT_DAYS,
     ("gc", "archive-days"): ARCHIVE_DAYS,
     ("gc", "synthetic-hot-days"): SYNTHETIC_HOT_DAYS,
@@ -75,8 +79,6 @@ def _spelled(option: Option) -> str:
 
 def _explained(option: Option, command: Command) -> str:
     text = f"{option.text}: {', '.join(option.choices)}" if option.choices else option.text
-    if option.name in command.required:
-        return text.partition(" (default:")[0]  # it has to be given here
     default = _DEFAULTS.get((command.name, option.name))
     return text if default is None else f"{text} (default: {default})"
 

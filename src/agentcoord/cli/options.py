@@ -86,7 +86,7 @@ TERMINAL = (
     Option("terminal", "text", "Close the lane for good", "STATE", choices=CLOSED),
     Option("pr-state", "text", "Final state of the pull request", "STATE"),
     Option("evidence-url", "text", "Where the evidence can be seen again", "URL"),
-    Option("workspace", "text", "Workspace of the record (default: default)", "WORKSPACE"),
+    Option("workspace", "text", "Workspace of the record", "WORKSPACE"),
 )
 OPTIONS: tuple[Option, ...] = (
     *BACKEND,

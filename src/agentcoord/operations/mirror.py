@@ -60,9 +60,9 @@ async def sync_mirror(
     """Merge the whole trail into the mirror below `root`, an absolute path; the state itself is only read.
 
     `afresh` has every record read, also those that the mirror is known to have, as they are read where there are only
-    `few`. Raises StoreError for a trail that
-    is not known to be complete, and when the mirror cannot be written: Busy when somebody else has been syncing for
-    `wait` seconds. A new mirror has the modes that `umask` leaves, or this process's own.
+    `few`. A new mirror has the modes that `umask` leaves, or this process's own. Raises StoreError for a trail that is
+    not known to be complete, and when the mirror cannot be written: Busy when somebody else has been syncing for `wait`
+    seconds.
     """
     above = root.rstrip("/") or "/"
     path = f"{root.rstrip('/')}/{MIRROR}"

@@ -8,7 +8,8 @@ each time, since that costs next to nothing.
 
 An archive envelope is known when the mirror has the row of each record in it, also of those that another copy hides for
 now, and when nothing has to be warned of. It is then remembered what it has to be compared by with others; that is only
-looked at when an envelope came or went, or an event that was known did. Until then what was counted still holds.
+looked at when an envelope came or went, or an event that was known did, or one that is new may be in an envelope. Until
+then what was counted still holds.
 """
 
 import os
