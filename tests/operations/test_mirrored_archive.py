@@ -267,3 +267,37 @@ async def test_a_live_event_that_comes_back_beside_its_archived_copy_is_told(pla
     context = play.context()
     await sync_mirror(context, TrailRequest(sync=True), str(play.root), few=0)
     assert context.notices[0].startswith("note: 1 of 2 events read from the archive; 1 more held there too")
+
+
+async def test_simulation_that_is_not_mirrored_needs_no_second_look_where_another_copy_counts(play: Play) -> None:
+    play.event("s1", synthetic=True, message="new")
+    play.lay(ENVELOPE.format(1), compacted([event("e1"), event("s1", synthetic=True, message="old")]))
+    assert len(await syncing(play)) == 2
+    assert await syncing(play) == []
+
+
+async def test_an_event_with_a_slash_in_its_id_is_not_taken_for_one_whose_path_spells_the_same(play: Play) -> None:
+    live = "events/b1/x/e1.json"
+    play.lay(live, event("e1") | {"batch_id": "b1/x"})
+    await syncing(play)
+    play.lay(ENVELOPE.format(1), compacted([event("x/e1")]))
+    assert await syncing(play) == [live, ENVELOPE.format(1)]
+    assert play.ids() == ["e1", "x/e1"]
+
+
+async def test_a_mirror_that_somebody_put_into_another_order_is_searched_and_merged_as_a_whole(play: Play) -> None:
+    days = [stamp(START + timedelta(days=day)) for day in range(5)]
+    for name, at in zip(("e1", "e2", "e3"), days[::2], strict=True):
+        play.event(name, at=at)
+    await syncing(play)
+    for mirror in (play.mirror, play.plain / "log.tsv"):
+        mirror.write_bytes(b"".join(reversed(mirror.read_bytes().splitlines(keepends=True))))
+    assert len(await syncing(play)) == 3
+    play.lay(ENVELOPE.format(1), compacted([event("e1", at=days[0]), event("e3", at=days[4])]))
+    assert await syncing(play) == [ENVELOPE.format(1)]
+    assert await syncing(play) == []
+    assert play.ids() == ["e3", "e2", "e1"], "nothing was new"
+    play.event("e4", at=days[1])
+    play.event("e5", at=days[3])
+    assert len(await syncing(play)) == 2
+    assert play.ids() == ["e1", "e4", "e2", "e5", "e3"]

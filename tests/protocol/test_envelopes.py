@@ -107,6 +107,8 @@ def test_copies_of_one_age_that_differ_are_told_of_once() -> None:
     assert folded(one, two, live={("b-1", "e-1"), ("b-1", "e-2")}).warnings == []
     assert folded(one, two, scope=Scope(Item("o/r", "8").matcher())).warnings == []
     assert folded(one, one).warnings == []
+    undated = [document | {"archived_at": None} for document in (one, two)]
+    assert not any("ambiguous" in warning for warning in folded(*undated).warnings)
 
 
 def test_a_record_without_ids_is_a_copy_only_of_its_like() -> None:
