@@ -14,7 +14,7 @@ import stat
 import sys
 import time
 
-from agentcoord.process import program, read_file, read_stdin, say, terminal, working_directory, write
+from agentcoord.process import program, read_file, read_stdin, say, terminal, umask, working_directory, write
 from agentcoord.version import VERSION
 from agentcoord.wire import (
     API,
@@ -24,6 +24,7 @@ from agentcoord.wire import (
     VERSION_MISMATCH,
     decode,
     encode,
+    notification,
     runtime_directory,
     socket_path,
 )
@@ -148,13 +149,6 @@ def travels(name: str) -> bool:
 def _keeps(word: str) -> bool:
     """Tell `--keep`, abbreviated or not: what is kept is bound to this process and its ancestors."""
     return word.startswith("--k") and "--keep".startswith(word)
-
-
-def _umask() -> int:
-    """Give this process's umask, which can only be had by setting one: the strictest, for as long as that takes."""
-    mask = os.umask(0o777)
-    os.umask(mask)
-    return mask
 
 
 def _refuse(line: str, status: int) -> int:
@@ -328,7 +322,7 @@ class _Command:
                         "node": os.uname().nodename,
                         "now": now,
                         "seed": self._broken.seed.hex(),
-                        "umask": _umask(),
+                        "umask": umask(),
                         "plain": True,
                     },
                 }
@@ -371,7 +365,7 @@ class _Command:
             pass
         self._begun = True
         line.allow(SILENCE_SECONDS)
-        line.send(_notification("go"))
+        line.send(notification("go", {"id": _ID}))
 
     def _follow(self, line: _Line) -> int:
         while True:
@@ -434,7 +428,7 @@ class _Command:
             from errno import EIO
 
             line.allow(SILENCE_SECONDS)
-            line.send(_notification("content", read=number, errno=error.errno or EIO))
+            line.send(notification("content", {"id": _ID, "read": number, "errno": error.errno or EIO}))
             return
         from binascii import b2a_base64
 
@@ -442,18 +436,15 @@ class _Command:
         for start in range(0, len(data) or 1, _PART_BYTES):
             part = b2a_base64(data[start : start + _PART_BYTES], newline=False).decode()
             line.allow(SILENCE_SECONDS)
-            line.send(_notification("content", read=number, data=part, more=start + _PART_BYTES < len(data)))
+            more = start + _PART_BYTES < len(data)
+            line.send(notification("content", {"id": _ID, "read": number, "data": part, "more": more}))
 
     def _cancel(self, line: _Line) -> None:
         """Have the daemon end the command, and wait a moment for that."""
         line.allow(CANCEL_SECONDS)
         try:
-            line.send(_notification("cancel"))
+            line.send(notification("cancel", {"id": _ID}))
             while "method" in line.receive():
                 pass
         except (OSError, EOFError, ValueError):
             pass  # gone, and the command with it
-
-
-def _notification(method: str, **told: object) -> bytes:
-    return encode({"jsonrpc": "2.0", "method": method, "params": {"id": _ID, **told}})

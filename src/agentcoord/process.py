@@ -40,6 +40,13 @@ def terminal(env: "Mapping[str, str]") -> tuple[bool, int, bool, bool]:
     return True, columns, not plain, notices
 
 
+def umask() -> int:
+    """Give this process's umask, which can only be had by setting one: the strictest, for as long as that takes."""
+    mask = os.umask(0o777)
+    os.umask(mask)
+    return mask
+
+
 def read_file(path: str, most: int = INPUT_BYTES) -> bytes:
     """Read a file whole. Raises OSError, EFBIG for what no record could hold, such as a device that never ends."""
     with open(path, "rb") as file:

@@ -69,6 +69,11 @@ def encode(frame: "Mapping[str, object]") -> bytes:
     return f"{_encoded(frame)}\n".encode()
 
 
+def notification(method: str, params: "Mapping[str, object]") -> bytes:
+    """Spell what is said without being answered."""
+    return encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
 def _encoded(value: object) -> str:
     if isinstance(value, str):
         return _json.encode_basestring(value)
