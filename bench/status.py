@@ -34,7 +34,8 @@ DAEMON_GATE, ALONE_GATE, QUERY_GATE = 0.9, 2.0, 3.0
 FLOOR, ALONE, DAEMON, WRITTEN = "read and decode", "in-process", "daemon", "daemon, written to"
 WRITE_SECONDS = 0.05
 WRITTEN_TO = 40
-QUERIES = 300
+QUERIES = 60  # a round, of each kind on the socket
+COMMANDS = 6
 _LIVENESS = b'"liveness"'  # changes by the clock
 PAUSE = 0.003  # seconds between two queries on a socket: as many as a few agents would ask
 
@@ -153,16 +154,16 @@ def main() -> int:
             query = (COMMAND, "status", "--repo", item["repo"], "--target", item["target"], "--json")
             asked = {"backend": {"kind": "local", "root": str(root)}, **item}
 
-            def measured() -> tuple[list[float], list[float], list[float]]:
-                return (
-                    [run(query, environment).seconds for _ in range(4 * rounds)],
-                    seconds_of(door, "status.target", asked, QUERIES),
-                    seconds_of(door, "hello", {}, QUERIES),
-                )
+            def measure(*taken: list[float]) -> None:
+                taken[0].extend(run(query, environment).seconds for _ in range(COMMANDS))
+                taken[1].extend(seconds_of(door, "status.target", asked, QUERIES))
+                taken[2].extend(seconds_of(door, "hello", {}, QUERIES))
 
-            idle = measured()
-            with beside(_ask, broad, environment, times=given.askers):
-                busy = measured()
+            idle, busy = ([list[float]() for _ in range(3)] for _ in range(2))
+            for _ in range(rounds):
+                measure(*idle)
+                with beside(_ask, broad, environment, times=given.askers):
+                    measure(*busy)
             held = answer_of(door, "daemon.status")
     print(f"\n{'':22}{'idle':>11}  {'1 in 20':>11}  {'busy':>11}  {'1 in 20':>11}  ratio")
     ratios = [median(two) / median(one) for one, two in zip(idle, busy, strict=True)]
