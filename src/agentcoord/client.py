@@ -8,10 +8,8 @@ finds what the first one wrote to be its own. Nothing reaches stdout before the 
 This is the hot path: it imports no more than `wire` does, and the rest only where something is wrong.
 """
 
-import _socket
 import os
 import stat
-import sys
 import time
 
 from agentcoord.process import program, read_file, read_stdin, say, terminal, umask, working_directory, write
@@ -22,7 +20,7 @@ from agentcoord.wire import (
     FRAME_BYTES,
     UNSUPPORTED,
     VERSION_MISMATCH,
-    decode,
+    Line,
     encode,
     notification,
     runtime_directory,
@@ -53,8 +51,6 @@ ANSWER_BYTES = 64 * 1024 * 1024
 
 _ID = 1
 _PART_BYTES = 3 * 512 * 1024  # of an input: two thirds of what a frame has room for once it is base64
-_RECEIVE_BYTES = 256 * 1024
-_GLANCE_SECONDS = 0.2  # a signal that comes just before a wait begins does not end it, and is seen only after it
 _USAGE, _UNKNOWN = 1, 2
 _TRAVELS = frozenset("CODEX_THREAD_ID HOME SSL_CERT_DIR SSL_CERT_FILE TMPDIR".split())  # noqa: SIM905
 _FAMILIES = ("AGENT_COORD_", "XDG_")
@@ -160,7 +156,7 @@ def _refuse(line: str, status: int) -> int:
 # The way there --------------------------------------------------------------------------------------
 
 
-def _connected(env: "Mapping[str, str]", uid: int) -> "_Line":
+def _connected(env: "Mapping[str, str]", uid: int) -> "Line":
     """Connect to the daemon of this user, and to no other. Raises _NoDaemon."""
     directory = runtime_directory(env, uid)
     path = socket_path(directory, uid)
@@ -168,7 +164,7 @@ def _connected(env: "Mapping[str, str]", uid: int) -> "_Line":
     try:
         _require_own(place, stat.S_IFDIR, "directory", uid)
         _require_own(path, stat.S_IFSOCK, "socket", uid)
-        line = _Line(_socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM), time.monotonic() + ACCEPT_SECONDS)
+        line = Line(time.monotonic() + ACCEPT_SECONDS)
         line.connect(path)
         peer = line.peer()
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
@@ -203,89 +199,6 @@ def _require_own(path: str, kind: int, name: str, uid: int) -> None:
 
 def _late(seconds: float) -> str:
     return f"the daemon did not answer within {seconds:g} s"
-
-
-class _Line:
-    """One connection, on which lines come and go; each wait ends with a moment that is set before it."""
-
-    def __init__(self, connection: "_socket.socket", until: float) -> None:
-        self._connection = connection
-        self._until = until
-        self._pending = bytearray()
-
-    def allow(self, seconds: float) -> None:
-        """Give the next steps that long, all together."""
-        self._until = time.monotonic() + seconds
-
-    def connect(self, path: str) -> None:
-        while True:
-            try:
-                self._hurry()
-                self._connection.connect(path)
-            except BlockingIOError:  # too many are at the door
-                time.sleep(0.01)
-            else:
-                return
-
-    def peer(self) -> int:
-        """Give the uid of whoever is at the other end. Raises OSError."""
-        if sys.platform == "darwin":  # struct xucred: version, uid, …
-            told = self._connection.getsockopt(0, 1, 76)
-        else:  # struct ucred: pid, uid, gid
-            told = self._connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
-        return int.from_bytes(told[4:8], sys.byteorder)
-
-    def send(self, line: bytes) -> None:
-        """Send a line. Raises OSError, of which TimeoutError is one."""
-        self._hurry()
-        self._connection.sendall(line)
-
-    def receive(self) -> "dict[str, Any]":
-        """Give what the next line says. Raises OSError, ValueError for what is no line of the protocol, EOFError."""
-        while (end := self._pending.find(b"\n")) < 0:
-            if len(self._pending) >= FRAME_BYTES:
-                raise ValueError("too long")
-            self._hurry(_GLANCE_SECONDS)
-            try:
-                part = self._connection.recv(_RECEIVE_BYTES)
-            except TimeoutError:
-                continue
-            if not part:
-                raise EOFError
-            self._pending += part
-        if end >= FRAME_BYTES:
-            raise ValueError("too long")
-        line = bytes(self._pending[:end])
-        del self._pending[: end + 1]
-        return decode(line)
-
-    def take(self, length: int) -> bytearray:
-        """Give that many bytes that follow a line. Raises OSError, EOFError."""
-        taken = bytearray(length)
-        room = memoryview(taken)
-        begun = min(length, len(self._pending))
-        room[:begun] = self._pending[:begun]
-        del self._pending[:begun]
-        while begun < length:
-            self._hurry(_GLANCE_SECONDS)
-            try:
-                count = self._connection.recv_into(room[begun:])
-            except TimeoutError:
-                continue
-            if not count:
-                raise EOFError
-            begun += count
-        return taken
-
-    def close(self) -> None:
-        """End the connection, which ends what the daemon does for it."""
-        self._connection.close()
-
-    def _hurry(self, most: float = SILENCE_SECONDS) -> None:
-        left = self._until - time.monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self._connection.settimeout(min(left, most))
 
 
 # The conversation -----------------------------------------------------------------------------------
@@ -332,7 +245,7 @@ class _Command:
         if len(self._request) > FRAME_BYTES:
             raise _Elsewhere
 
-    def run(self, line: _Line) -> int:
+    def run(self, line: Line) -> int:
         """Follow the conversation to its end, and say what the daemon said.
 
         Raises _Elsewhere and _NoDaemon while the command is not begun, _Lost after that.
@@ -359,7 +272,7 @@ class _Command:
             raise _Lost(why, self._broken)
         raise _NoDaemon(why)
 
-    def _begin(self, line: _Line) -> None:
+    def _begin(self, line: Line) -> None:
         line.send(self._request)
         while not self._accepted(line.receive()):
             pass
@@ -367,7 +280,7 @@ class _Command:
         line.allow(SILENCE_SECONDS)
         line.send(notification("go", {"id": _ID}))
 
-    def _follow(self, line: _Line) -> int:
+    def _follow(self, line: Line) -> int:
         while True:
             said = line.receive()
             line.allow(SILENCE_SECONDS)
@@ -388,7 +301,7 @@ class _Command:
             raise ValueError("an answer before the command was begun")
         return said["method"] == "accepted" and said["params"]["id"] == _ID
 
-    def _heard(self, said: "dict[str, Any]", line: _Line) -> int | None:
+    def _heard(self, said: "dict[str, Any]", line: Line) -> int | None:
         """Take one line of a running command; gives the exit status when it was the last."""
         if "error" in said:
             raise _Fault(f"the daemon failed: {said['error']['message']}")
@@ -419,7 +332,7 @@ class _Command:
         if self._size > ANSWER_BYTES:
             raise _Fault(f"the answer is larger than {ANSWER_BYTES >> 20} MiB")
 
-    def _give(self, told: "dict[str, Any]", line: _Line) -> None:
+    def _give(self, told: "dict[str, Any]", line: Line) -> None:
         """Send what the command wants to read, read with this process's own rights."""
         path, number = told["path"], told["read"]
         try:
@@ -439,7 +352,7 @@ class _Command:
             more = start + _PART_BYTES < len(data)
             line.send(notification("content", {"id": _ID, "read": number, "data": part, "more": more}))
 
-    def _cancel(self, line: _Line) -> None:
+    def _cancel(self, line: Line) -> None:
         """Have the daemon end the command, and wait a moment for that."""
         line.allow(CANCEL_SECONDS)
         try:

@@ -1,12 +1,15 @@
-"""The socket of the daemon: where it lies, and what goes over it, one JSON object a line.
+"""The socket of the daemon: where it lies, what goes over it, one JSON object a line, and the client's end of it.
 
 Both ends import this, and one of them within a command that should take no longer than the interpreter: so
 nothing here imports more than modules written in C and what every interpreter has loaded already.
 """
 
 import _json
+import _socket
 import os
 import stat
+import sys
+import time
 
 TYPE_CHECKING = False  # what `typing` says of itself: importing it would cost as much as the command
 if TYPE_CHECKING:
@@ -28,6 +31,9 @@ UNSUPPORTED = -32601
 
 RUNTIME_DIRECTORY = "AGENT_COORD_RUNTIME_DIR"
 SOCKET_NAME = "daemon.sock"
+_RECEIVE_BYTES = 256 * 1024
+_GLANCE_SECONDS = 0.2  # a signal that comes just before a wait begins does not end it, and is seen only after it
+_LONGEST_WAIT = 3600.0
 _LONGEST_PATH = 103  # bytes; macOS has room for one less than 104
 
 
@@ -113,3 +119,88 @@ def decode(line: bytes) -> "dict[str, Any]":
     if end != len(text) or text[0] != "{":
         raise ValueError("not one JSON object")
     return value
+
+
+class Line:
+    """One connection, on which lines come and go; each wait ends with a moment that is set before it."""
+
+    def __init__(self, until: float) -> None:
+        """Make one that leads nowhere yet; the first steps have until then, by the monotonic clock."""
+        self._connection = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+        self._until = until
+        self._pending = bytearray()
+
+    def allow(self, seconds: float) -> None:
+        """Give the next steps that long, all together."""
+        self._until = time.monotonic() + seconds
+
+    def connect(self, path: str) -> None:
+        """Connect to a socket. Raises OSError, of which TimeoutError is one."""
+        while True:
+            try:
+                self._hurry()
+                self._connection.connect(path)
+            except BlockingIOError:  # too many are at the door
+                time.sleep(0.01)
+            else:
+                return
+
+    def peer(self) -> int:
+        """Give the uid of whoever is at the other end. Raises OSError."""
+        if sys.platform == "darwin":  # struct xucred: version, uid, …
+            told = self._connection.getsockopt(0, 1, 76)
+        else:  # struct ucred: pid, uid, gid
+            told = self._connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_PEERCRED, 12)
+        return int.from_bytes(told[4:8], sys.byteorder)
+
+    def send(self, line: bytes) -> None:
+        """Send a line. Raises OSError, of which TimeoutError is one."""
+        self._hurry()
+        self._connection.sendall(line)
+
+    def receive(self) -> "dict[str, Any]":
+        """Give what the next line says. Raises OSError, ValueError for what is no line of the protocol, EOFError."""
+        while (end := self._pending.find(b"\n")) < 0:
+            if len(self._pending) >= FRAME_BYTES:
+                raise ValueError("too long")
+            self._hurry(_GLANCE_SECONDS)
+            try:
+                part = self._connection.recv(_RECEIVE_BYTES)
+            except TimeoutError:
+                continue
+            if not part:
+                raise EOFError
+            self._pending += part
+        if end >= FRAME_BYTES:
+            raise ValueError("too long")
+        line = bytes(self._pending[:end])
+        del self._pending[: end + 1]
+        return decode(line)
+
+    def take(self, length: int) -> bytearray:
+        """Give that many bytes that follow a line. Raises OSError, EOFError."""
+        taken = bytearray(length)
+        room = memoryview(taken)
+        begun = min(length, len(self._pending))
+        room[:begun] = self._pending[:begun]
+        del self._pending[:begun]
+        while begun < length:
+            self._hurry(_GLANCE_SECONDS)
+            try:
+                count = self._connection.recv_into(room[begun:])
+            except TimeoutError:
+                continue
+            if not count:
+                raise EOFError
+            begun += count
+        return taken
+
+    def close(self) -> None:
+        """End the connection, which ends what the daemon does for it."""
+        self._connection.close()
+
+    def _hurry(self, most: float = _LONGEST_WAIT) -> None:
+        left = self._until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._connection.settimeout(min(left, most))

@@ -112,7 +112,7 @@ def test_the_socket_of_another_user(client: Client, daemon: Daemon) -> None:
 
 
 def test_a_socket_that_another_user_answers(client: Client, daemon: Daemon) -> None:
-    client.before = "import agentcoord.client as c; c._Line.peer = lambda self: 4242"
+    client.before = "import agentcoord.client as c; c.Line.peer = lambda self: 4242"
     assert_told(client, f"the socket {daemon.path} is answered by another user (uid 4242)")
     assert daemon.told == []
 
@@ -451,9 +451,9 @@ def test_a_file_that_cannot_be_read_is_told_with_its_cause(
 # The clock -------------------------------------------------------------------------------------------
 
 TICKING = """
-import agentcoord.client as c, itertools, types, time
+import agentcoord.client as c, agentcoord.wire as w, itertools, types, time
 ticks = itertools.count()
-c.time = types.SimpleNamespace(monotonic=lambda: next(ticks), time_ns=time.time_ns, gmtime=time.gmtime)
+c.time = w.time = types.SimpleNamespace(monotonic=lambda: next(ticks), time_ns=time.time_ns, gmtime=time.gmtime)
 c.ACCEPT_SECONDS = 10
 """
 """A clock that is a second later each time it is looked at."""
@@ -474,7 +474,7 @@ def test_a_command_that_works_on_is_waited_for(client: Client, daemon: Daemon) -
 
 
 def test_bytes_that_never_become_a_line_are_not_waited_for(client: Client, daemon: Daemon) -> None:
-    client.before = TICKING + "\nc.ACCEPT_SECONDS = 1000\nc._RECEIVE_BYTES = 1"
+    client.before = TICKING + "\nc.ACCEPT_SECONDS = 1000\nw._RECEIVE_BYTES = 1"
 
     def script(told: Conversation) -> None:
         told.accept()
