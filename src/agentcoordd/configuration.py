@@ -34,6 +34,13 @@ class Mirroring(Struct, frozen=True, forbid_unknown_fields=True):
     remote_seconds: float | None = 900.0
 
 
+class Replicating(Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether copies of servers are kept, and how many MiB their file may hold."""
+
+    on: bool = True
+    megabytes: int = 1024
+
+
 class Schedule(Struct, frozen=True, forbid_unknown_fields=True):
     """Seconds from one round of retention to the next, and its windows in days; on servers only with `remote`."""
 
@@ -55,6 +62,7 @@ class Configuration(Struct, frozen=True, forbid_unknown_fields=True):
     concurrency: int = 16
     mirror: Mirroring = Mirroring()
     gc: Schedule | None = None
+    replica: Replicating = Replicating()
 
 
 def load_configuration(env: Mapping[str, str], uid: int) -> Configuration:
@@ -80,6 +88,8 @@ def load_configuration(env: Mapping[str, str], uid: int) -> Configuration:
         raise ConfigError(f"{path}: notify has to begin with the absolute path of a program")
     if found.concurrency < 1:
         raise ConfigError(f"{path}: concurrency is at least 1")
+    if found.replica.megabytes < 1:
+        raise ConfigError(f"{path}: replica.megabytes is at least 1")
     _require_times(found, path)
     return found
 

@@ -15,6 +15,7 @@ from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 from time import monotonic
+from typing import TYPE_CHECKING, NoReturn
 
 import anyio
 import anyio.to_thread
@@ -27,6 +28,8 @@ from agentcoord.errors import CoordError, Exit, StoreError, UsageError
 from agentcoord.files import cause_of
 from agentcoord.protocol.retention import Policy
 from agentcoord.settings.environment import API_TOKEN
+from agentcoord.settings.selection import Selection
+from agentcoord.stores.opening import open_feed
 from agentcoord.version import VERSION
 from agentcoord.wire import runtime_directory, socket_path
 from agentcoordd.api import leases
@@ -38,19 +41,20 @@ from agentcoordd.api.dispatch import Registry, Tally
 from agentcoordd.api.records import Records
 from agentcoordd.api.service import service_of
 from agentcoordd.api.subscriptions import Feed
-from agentcoordd.backends import Backends, LocalBackend, OpenBackends
+from agentcoordd.backends import Backends, HttpBackend, LocalBackend, OpenBackends
 from agentcoordd.clock import SystemClock
 from agentcoordd.configuration import Configuration, load_configuration, state_directory
 from agentcoordd.database import open_database
 from agentcoordd.descriptors import raise_limit
 from agentcoordd.index import Index
 from agentcoordd.indexed import Roots
-from agentcoordd.lanes import Roster
+from agentcoordd.lanes import CHANGED, Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
 from agentcoordd.notification import Notification
 from agentcoordd.places import places_of
 from agentcoordd.processes import SystemProcesses
+from agentcoordd.replica import Replica
 from agentcoordd.services.attention import Attention
 from agentcoordd.services.keeper import Keeper
 from agentcoordd.services.mirror import REMOTE_SECONDS, Mirrors
@@ -58,6 +62,9 @@ from agentcoordd.services.outbox import Outbox
 from agentcoordd.services.retention import Rounds
 from agentcoordd.services.spool import Pickup
 from agentcoordd.supervision import Notifier, given_socket
+
+if TYPE_CHECKING:
+    from agentcoordd.services.sync import Replicas
 
 log = logging.getLogger(__name__)
 
@@ -151,13 +158,14 @@ def warm(*, remote: bool) -> None:
                 import_module(found.name)
     if remote:
         import_module("agentcoord.stores.http")
+        import_module("agentcoord.stores.httpfeed")
         import_module("httpx")
     app.build_all()
     gc.collect()
     gc.freeze()
 
 
-_ON_DEMAND = {"http", "httpexchange", "httpwire", "gh", "github", "contents", "waiting"}
+_ON_DEMAND = {"http", "httpfeed", "httpexchange", "httpwire", "gh", "github", "contents", "waiting"}
 """What costs most to load, and nobody may ever need."""
 
 
@@ -199,6 +207,7 @@ class _Daemon:
         self._registry, self._index = Registry(), Index()
         self._mirrors: Mirrors | None = None
         self._rounds: Rounds | None = None
+        self._replicas: Replicas | None = None
         administration = Administration(
             socket=listener.path,
             registry=self._registry,
@@ -210,6 +219,7 @@ class _Daemon:
             stop=self._stop,
             mirrors=lambda: [] if self._mirrors is None else self._mirrors.list(),
             retention=lambda: [] if self._rounds is None else self._rounds.list(),
+            replicas=lambda: [] if self._replicas is None else self._replicas.list(),
         )
         self._registry.add(administration.methods())
         self._registry.add(self._commands.methods())
@@ -234,6 +244,7 @@ class _Daemon:
                 await services.start(keeper.run)
                 self._registry.add(Records(self._commands, asked, self._index).methods())
                 await self._remember(backends, services)
+                await self._replicate(services)
                 async with anyio.create_task_group() as requests:
                     hall = Hall(self._registry, self._tally, requests)
                     services.start_soon(self._heed_signals)
@@ -314,6 +325,32 @@ class _Daemon:
             self._rounds = Rounds(backends, asked, SystemClock(), seconds=gc.seconds, policy=policy)
             await services.start(self._rounds.run)
 
+    async def _replicate(self, services: TaskGroup) -> None:
+        """Start what copies the backends that are servers, and have answers given from the copies."""
+        service, wanted = self._commands.service, self._configuration.replica
+        replica = Replica(f"{self._state}/replica.db", SystemClock(), most_bytes=wanted.megabytes << 20)
+        if not (wanted.on and service.urls):
+            try:
+                replica.discard()
+            except OSError as error:
+                log.warning("the replica cannot be removed: %s: %s", replica.path, cause_of(error))
+            if not wanted.on:
+                self._commands.recall = _switched_off
+            return
+        from agentcoordd.services.sync import Replicas  # with the HTTP library, which others have no use for
+
+        replicas = self._replicas = Replicas(
+            replica,
+            [HttpBackend(url) for url in sorted(service.urls)],
+            lambda url, token: open_feed(url, token, self._env),
+            service.token_of,
+            self._feed,
+            SystemClock(),
+            watched=lambda: self._feed.wants(CHANGED),
+        )
+        self._commands.recall = lambda selection: replicas.snapshot(selection.url or "", selection.token)
+        await services.start(replicas.run)
+
     async def _accept(self, hall: Hall) -> None:
         self._notifier.tell("READY=1", f"STATUS=listening on {self._listener.path}")
         self._begun = True
@@ -364,6 +401,11 @@ class _Daemon:
             self._listener.mark_stopped()
         log.info("told to stop")
         self._ending.set()
+
+
+def _switched_off(selection: Selection) -> NoReturn:
+    del selection
+    raise StoreError("the daemon keeps no replica: replica.on is false in its settings")
 
 
 def _flat(errors: BaseExceptionGroup[Exception]) -> Iterator[Exception]:

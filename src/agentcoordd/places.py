@@ -88,6 +88,28 @@ class OutboxView(Struct, frozen=True):
     error: str | None
 
 
+ReplicaState = Literal["current", "copying", "failing"]
+
+
+class ReplicaView(Struct, frozen=True):
+    """The copy of a backend as it stands. Times are UTC; `bytes` are those of its `records`.
+
+    `copying`: its records are gone through, all of them. `by`: how it is told of changes, None while that is not known.
+    `as_of`: when it was last known to be equal to the backend, None if it never was. `filtered`: the token may not see
+    all records.
+    """
+
+    backend: str
+    state: ReplicaState
+    by: Literal["feed", "polls"] | None
+    records: int
+    bytes: int
+    as_of: str | None
+    age_seconds: float | None
+    filtered: bool
+    error: str | None
+
+
 def places_of(
     env: Mapping[str, str], roots: Iterable[str], urls: Iterable[str], status_root: str | None
 ) -> list[Place]:

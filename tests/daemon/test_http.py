@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from agentcoord.files import release_lock, take_lock
+from tests.daemon.remembering import configure
 from tests.daemon.running import Daemon, run, until, words
 from tests.stores.http_server import TOKEN, Reply, Server, State
 
@@ -20,6 +21,7 @@ def state() -> State:
 
 @pytest.fixture
 def server(daemon: Daemon, state: State) -> Generator[Server]:
+    configure(daemon, mirror={"on": False}, replica={"on": False})  # it asks for its callers only
     with Server(state).running() as server:
         daemon.start(env={"AGENT_COORD_API_URL": server.url, "AGENT_COORD_API_TOKEN": "t0ken-of-the-daemon"})
         yield server

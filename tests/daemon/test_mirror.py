@@ -20,8 +20,8 @@ from tests.stores.http_server import TOKEN, Reply, Server, State, error
 
 @pytest.fixture
 def quick(daemon: Daemon) -> Daemon:
-    """A daemon that is not running yet, and will not keep a test waiting for the mirror."""
-    configure(daemon, mirror={"seconds": 0.05, "remote_seconds": 1})
+    """A daemon that is not running yet: its mirror keeps no test waiting, and for nothing else is a server asked."""
+    configure(daemon, mirror={"seconds": 0.05, "remote_seconds": 1}, replica={"on": False})
     return daemon
 
 

@@ -125,7 +125,9 @@ def server(state: State) -> Generator[Server]:
 
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_server_is_kept_small_only_on_request(daemon: Daemon, state: State, server: Server, remote: bool) -> None:
-    configure(daemon, mirror={"remote_seconds": None}, gc={"seconds": 1, "remote": remote})
+    # Without a mirror and a replica, whatever a server is asked is asked by retention.
+    settings = {"mirror": {"remote_seconds": None}, "replica": {"on": False}}
+    configure(daemon, **settings, gc={"seconds": 1, "remote": remote})
     daemon.root.mkdir(parents=True)
     for path, record in records().items():
         state.put(path, record)

@@ -13,9 +13,12 @@ from agentcoord.operations.attention import (
     upsert_attention,
 )
 from agentcoord.operations.context import Context
+from agentcoord.protocol.replica import Label
 
 
-async def attend(context: Context, words: Words, request: Any, output: Output, terminal: Terminal) -> None:
+async def attend(
+    context: Context, words: Words, request: Any, output: Output, terminal: Terminal, label: Label | None = None
+) -> None:
     """Do one of them. `request` is what its words stand for; of an upsert, the record. Raises CoordError."""
     json = words.flag("json")
     match words.command:
@@ -24,7 +27,7 @@ async def attend(context: Context, words: Words, request: Any, output: Output, t
 
             render_queue(await read_queue(context, request), output, context.now(), terminal, json=json)
         case "attention-list":
-            render_list(await list_attention(context, request), output, json=json)
+            render_list(await list_attention(context, request), output, json=json, label=label)
         case "attention-get":
             render_attention(await get_attention(context, request), output, json=json)
         case "attention-resolve":

@@ -6,6 +6,7 @@ from agentcoord.cli.options import BY_NAME, METADATA, SIGNALS, SYNTHETIC, TERMIN
 
 _METADATA = tuple(option.name for option in (*METADATA, *SYNTHETIC))
 _ITEM = ("agent-id", "repo", "target")
+_AGE = ("offline", "max-age")
 
 
 class Command(Struct, frozen=True):
@@ -94,7 +95,7 @@ COMMANDS = (
     Command(
         "status",
         "Show who has what: everything, one work item or one batch",
-        ("repo", "target", "batch-id", "include-archived", "plain"),
+        ("repo", "target", "batch-id", "include-archived", "plain", *_AGE),
     ),
     Command(
         "log",
@@ -110,6 +111,7 @@ COMMANDS = (
             "format",
             "sync",
             "include-synthetic",
+            *_AGE,
         ),
         positional="OWNER/REPO#TARGET",
     ),
@@ -119,7 +121,7 @@ COMMANDS = (
         ("repo", "target", "limit"),
         ("repo", "target"),
     ),
-    Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id",), ("batch-id",)),
+    Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id", *_AGE), ("batch-id",)),
     Command("attention", "Show what needs a person, most urgent first", ("workspace", "repo", "all", "limit")),
     Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",)),
     Command(
@@ -137,7 +139,7 @@ COMMANDS = (
     Command(
         "attention-list",
         "List requests for attention",
-        ("workspace", "repo", "include-resolved", "limit"),
+        ("workspace", "repo", "include-resolved", "limit", *_AGE),
         ("workspace", "repo"),
     ),
     Command(

@@ -40,6 +40,10 @@ class Option(Struct, frozen=True):
         return self.name.replace("-", "_")
 
 
+_REMEMBERED = ("status", "log", "batch-audit", "attention-list")
+"""Commands that can be answered from the daemon's replica."""
+
+
 def _allowed(event: str, field: str) -> tuple[str, ...]:
     return events.SIGNALS[event].allowed[field]
 
@@ -154,6 +158,8 @@ OPTIONS: tuple[Option, ...] = (
         ours=True,
     ),
     Option("follow", "flag", "Go on with what is written from now on", commands=("daemon logs",), ours=True),
+    Option("offline", "flag", "Ask no backend: answer from the daemon's replica", commands=_REMEMBERED, ours=True),
+    Option("max-age", "integer", "Take an answer that is so old", "SECONDS", commands=_REMEMBERED, ours=True),
     Option("since", "text", "Only events since then, such as 3d or a timestamp", "WHEN", commands=("log",)),
     Option("machine", "text", "Only events of this machine", "ID", commands=("log",)),
     Option(

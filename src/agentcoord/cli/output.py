@@ -1,6 +1,7 @@
 """What there is when a command starts, and what came of it. Values, so that both can travel."""
 
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Any
 
@@ -8,7 +9,7 @@ from msgspec import Struct, field
 
 from agentcoord.errors import Exit, StoreError
 from agentcoord.files import discreet
-from agentcoord.operations.context import Aside, Outbox, here
+from agentcoord.operations.context import Aside, Outbox, Snapshot, here
 from agentcoord.protocol.documents import Document
 from agentcoord.settings.selection import Selection
 from agentcoord.stores.base import OWN, Behalf
@@ -25,6 +26,10 @@ class Terminal(Struct, frozen=True):
     columns: int = 80
     colour: bool = False
     notices: bool = False
+
+
+Recall = Callable[[Selection], AbstractContextManager[Snapshot]]
+"""Opens what is known of a backend without asking it. Raises StoreError where that is nothing."""
 
 
 class Invocation(Struct, frozen=True):
@@ -56,6 +61,10 @@ class Invocation(Struct, frozen=True):
     """What opens state roots in a process that knows them from before."""
     again: bool = False
     """Whether a daemon was lost with this command, which so is run with the same clock and chance once more."""
+    recall: Recall | None = None
+    """What answers a caller who does not want the backend asked; None where nothing does."""
+    snapshot: Snapshot | None = None
+    """What this command is to be answered from, in place of the backend."""
     own: bool = False
     """Whether this is the caller's own process, all of it for this one command: `run` starts a program in no other."""
     outbox: Callable[[Selection], Outbox | None] | None = None

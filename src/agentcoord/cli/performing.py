@@ -11,6 +11,7 @@ from agentcoord.cli import usage
 from agentcoord.cli.commands import GROUPS
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
+from agentcoord.cli.replica import label_of, open_answering
 from agentcoord.errors import ConfigError, StoreError
 from agentcoord.operations.context import Context, here
 from agentcoord.protocol.batches import UNKNOWN
@@ -19,7 +20,7 @@ from agentcoord.settings.environment import implicit_root
 from agentcoord.settings.selection import Flags
 from agentcoord.settings.value import Settings
 from agentcoord.stores.base import Remembering
-from agentcoord.stores.opening import absolute, open_local, open_store, takes_waiting
+from agentcoord.stores.opening import absolute, open_local, takes_waiting
 
 if TYPE_CHECKING:
     from agentcoord.cli.keeping import Keeping
@@ -47,15 +48,7 @@ async def _context(
     """
     selected = settings.selected
     outbox = invocation.outbox(selected) if may_wait and invocation.outbox is not None else None
-    opened = open_store(
-        selected,
-        invocation.cwd,
-        invocation.env,
-        invocation.behalf,
-        roots=invocation.roots,
-        cut_off=invocation.cut_off,
-    )
-    async with opened as store:
+    async with open_answering(selected, invocation) as store:
         yield Context(
             store=store,
             now=invocation.now,
@@ -64,7 +57,7 @@ async def _context(
             notices=output.stderr,
             asked=output.asked,
             again=invocation.again,
-            aside=invocation.aside if takes_waiting(selected) else here,
+            aside=invocation.aside if invocation.snapshot is None and takes_waiting(selected) else here,
             outbox=outbox,
         )
 
@@ -200,6 +193,7 @@ async def _record_event(words: Words, settings: Settings, invocation: Invocation
 
 async def _status(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
+    from agentcoord.cli.render.replica import say_label
     from agentcoord.cli.render.status import status_json, status_text
     from agentcoord.operations.status import status
 
@@ -209,14 +203,17 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
         if seen.scope["kind"] == "all" and isinstance(context.store, Remembering):
             texts = context.store.texts
     _hint_at_root(settings, invocation, output)
+    label = label_of(words, invocation)
     if words.flag("json"):
-        output.answer = status_json(seen, texts)
-    elif invocation.terminal.person and not words.flag("plain"):
+        output.answer = status_json(seen, texts, label)
+        return
+    if invocation.terminal.person and not words.flag("plain"):
         from agentcoord.cli.render.board import board
 
         output.add(board(seen, invocation.now(), invocation.terminal))
     else:
         output.add(status_text(seen))
+    say_label(label, output)
 
 
 def _hint_at_root(settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -246,7 +243,7 @@ async def _log(words: Words, settings: Settings, invocation: Invocation, output:
     async with _context(settings, invocation, output) as context:
         trail = await read_trail(context, request)
     _hint_at_root(settings, invocation, output)
-    render_trail(trail, output, json=json)
+    render_trail(trail, output, json=json, label=label_of(words, invocation))
 
 
 def _mirror_root(settings: Settings, invocation: Invocation) -> str:
@@ -282,7 +279,7 @@ async def _batch_audit(words: Words, settings: Settings, invocation: Invocation,
     async with _context(settings, invocation, output) as context:
         result = await audit(context, request_of(words).batch_id)
     _hint_at_root(settings, invocation, output)
-    render_audit(result, output, json=words.flag("json"))
+    render_audit(result, output, json=words.flag("json"), label=label_of(words, invocation))
 
 
 async def _attention(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -298,7 +295,7 @@ async def _attention(words: Words, settings: Settings, invocation: Invocation, o
         data = await content(path, "attention record", invocation, stdin=True, most=INPUT_BYTES)
         request = read_attention(data)
     async with _context(settings, invocation, output) as context:
-        await attend(context, words, request, output, invocation.terminal)
+        await attend(context, words, request, output, invocation.terminal, label_of(words, invocation))
     if words.command in ("attention", "attention-list"):
         _hint_at_root(settings, invocation, output)
 

@@ -5,7 +5,7 @@ it goes out as an Output, so that whoever asked need not be this process.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from agentcoord.cli.help import command_help, main_help
 from agentcoord.cli.options import Words, asks_for_stack, read_words, require_utf8
 from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.cli.performing import PERFORMERS, explain_configuration, flags_of
+from agentcoord.cli.replica import asks_for_age, recalled, require_replica
 from agentcoord.errors import ConfigError, CoordError, StackUsageError, StoreError, UsageError
 from agentcoord.files import discreet
 from agentcoord.operations.context import Aside
@@ -101,7 +102,8 @@ async def run_for(invocation: Invocation, aside: Aside, agree: Agree) -> Output:
         if task is None:
             pass
         elif task.waits:
-            await task.steps()
+            if task.recalls is None or not await aside(partial(task.recalls, output)):
+                await task.steps()
         else:
             await aside(partial(_settle_whole, task.steps, output))
     if not isinstance(output.answer, (list, tuple)):
@@ -144,6 +146,8 @@ class _Task(Struct, frozen=True):
     steps: Callable[[], Coroutine[Any, Any, None]]
     waits: bool = False
     chosen: Chosen | None = None
+    recalls: Callable[[Output], bool] | None = None
+    """Does it without the backend that would be waited for, unless what is known of that is too old."""
 
 
 def _begin(invocation: Invocation, output: Output) -> _Task | None:
@@ -179,7 +183,22 @@ def _begin(invocation: Invocation, output: Output) -> _Task | None:
         require_address(settings.selection)
         # A command that runs another one waits in a thread, and its process is for signals and the other one's end.
         waits = command != "run" and takes_waiting(settings.selection)
-    return _Task(partial(PERFORMERS[command], words, settings, invocation, output), waits, Chosen(words, settings))
+    recalls = None
+    if settings.selection is not None and asks_for_age(words):
+        require_replica(words, settings.selection, invocation.recall)
+        recalls = partial(_recall, words, settings, invocation)
+    steps = partial(PERFORMERS[command], words, settings, invocation, output)
+    return _Task(steps, waits, Chosen(words, settings), recalls)
+
+
+def _recall(words: Words, settings: Settings, invocation: Invocation, output: Output) -> bool:
+    with ExitStack() as stack:
+        snapshot = recalled(words, settings.selected, invocation.recall, stack)
+        if snapshot is None:
+            return False
+        invocation = replace(invocation, snapshot=snapshot)
+        _settle_whole(partial(PERFORMERS[words.command], words, settings, invocation, output), output)
+        return True
 
 
 def _hint_at_relative_root(selection: Selection, invocation: Invocation, output: Output) -> None:

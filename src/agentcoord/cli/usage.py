@@ -16,6 +16,7 @@ def require_coherent(words: Words) -> None:
     _require_positionals(words)
     _require_doctor(words)
     _require_keep(words)
+    _require_age(words)
     for field in _SELECTING:
         value = words.text(field)
         if value is not None and not value.strip():
@@ -55,6 +56,18 @@ def _require_keep(words: Words) -> None:
         raise UsageError("--watch-pid must be positive")
     if words.command == "lease hold" and ("repo" in words.values) != ("target" in words.values):
         raise UsageError("lease hold takes --repo and --target together, or neither")
+
+
+def _require_age(words: Words) -> None:
+    age = words.number("max_age")
+    if age is None and not words.flag("offline"):
+        return
+    if age is not None and words.flag("offline"):
+        raise UsageError("--offline takes an answer of any age; leave out --max-age, or --offline")
+    if age is not None and age < 0:
+        raise UsageError("--max-age must be zero or greater")
+    if words.flag("sync"):
+        raise UsageError(f"--sync reads the backend; leave out --{'max-age' if age is not None else 'offline'}")
 
 
 def _require_prompt_place(words: Words) -> None:

@@ -9,12 +9,20 @@ from msgspec import Struct, field
 from agentcoord.errors import Defect, StoreError, Unreadable
 from agentcoord.protocol.documents import Document, is_document
 from agentcoord.protocol.identity import NOBODY, Identity
+from agentcoord.protocol.replica import Label
 from agentcoord.stores.base import Store, Stored
 
 if TYPE_CHECKING:
     from agentcoord.protocol.outbox import Late
 
 _T = TypeVar("_T")
+
+
+class Snapshot(Struct, frozen=True):
+    """Records as they were known at a moment, and what is to be said of an answer from them."""
+
+    store: Store
+    label: Label
 
 
 class Aside(Protocol):

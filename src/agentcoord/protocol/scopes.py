@@ -124,6 +124,17 @@ def coverage(scopes: Sequence[str], prefix: str) -> Coverage:
     return Coverage(whole=False, filters=tuple(filters))
 
 
+def meet(some: Sequence[str], others: Sequence[str]) -> tuple[str, ...]:
+    """Give scopes that cover what both lists cover, and nothing else."""
+    both = [scope for scope in some if _covers_scope(others, scope)]
+    both += [scope for scope in others if _covers_scope(some, scope)]
+    return tuple(dict.fromkeys(both))
+
+
+def _covers_scope(scopes: Sequence[str], scope: str) -> bool:
+    return covers(scopes, scope) if is_record_path(scope) else coverage(scopes, scope).whole
+
+
 def may_delete(scopes: Sequence[str], path: str) -> bool:
     """Tell whether a token may delete a record: an active one only together with its archived copy."""
     if path.startswith("archive/"):

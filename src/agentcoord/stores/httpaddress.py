@@ -58,6 +58,12 @@ class Base(Struct, frozen=True):
         query = urlencode({name: value for name, value in asked.items() if value is not None})
         return f"{self.origin}{self.path}/v1/state?{query}"
 
+    def changes(self, since: str | None, wait: int, limit: int) -> str:
+        """Address what changed after a cursor; without one, only the newest cursor."""
+        asked = {"since": since, "wait": wait, "limit": limit}
+        query = urlencode({name: value for name, value in asked.items() if value is not None})
+        return f"{self.origin}{self.path}/v1/changes?{query}"
+
     def route(self, name: str) -> str:
         """Address a route that is not about state, such as `health`."""
         return f"{self.origin}{self.path}/v1/{name}"

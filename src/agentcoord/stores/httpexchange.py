@@ -53,6 +53,10 @@ class Unanswered(Undecided):
         super().__init__(message)
 
 
+class Overlong(Unanswered):
+    """The answer is larger than is taken; one to a request for less may not be."""
+
+
 class Answer(Struct, frozen=True):
     """A status and the whole body, or of a refusal the start of it, and how many seconds it asks for, if any."""
 
@@ -171,7 +175,7 @@ class Exchange:
             refused = not response.is_success
             body = await _body(response, _LARGEST_REFUSAL if refused else self._largest)
             if not refused and len(body) > self._largest:
-                raise Unanswered(f"http backend answered with more than {self._largest} bytes", sent=True)
+                raise Overlong(f"http backend answered with more than {self._largest} bytes", sent=True)
             pause = pause_of(response.headers.get("retry-after"), response.headers.get("date"))
             return Answer(response.status_code, bytes(body), pause)
         finally:

@@ -46,6 +46,22 @@ class Page(Struct, frozen=True):
     next_cursor: str | None = None
 
 
+class Change(Struct, frozen=True):
+    """One step of the feed. Without `data` it is a deletion, or else a newer change of the record follows."""
+
+    path: str
+    version: int | str
+    data: Raw = Raw(b"")
+    deleted: bool = False
+
+
+class Changes(Struct, frozen=True):
+    """What came after a cursor, in order, and the cursor to go on from."""
+
+    changes: list[Change]
+    cursor: str
+
+
 class TokenIdentity(Struct, frozen=True):
     """Whom the backend takes the bearer of the token for, and what it lets that machine see and change."""
 
@@ -70,6 +86,7 @@ class _Error(Struct, frozen=True):
 
 
 _page = msgspec.json.Decoder(Page)
+_changes = msgspec.json.Decoder(Changes)
 _record = msgspec.json.Decoder(_Record)
 _written = msgspec.json.Decoder(_Written)
 _identity = msgspec.json.Decoder(TokenIdentity)
@@ -90,6 +107,22 @@ def read_page(body: bytes, prefix: str) -> Page:
         if not entry.path.startswith(f"{prefix}/"):
             raise _malformed(action, "entry is not below the prefix")
     return page
+
+
+def read_changes(body: bytes) -> Changes:
+    """Read what changed. Raises StoreError saying what is wrong with the answer."""
+    action = "changes"
+    try:
+        found = _changes.decode(body)
+    except msgspec.ValidationError as error:
+        raise _malformed(action, str(error)) from None
+    except _BROKEN as error:
+        raise _not_json(action, error) from error
+    for change in found.changes:
+        version_of(change.version, action)
+    if not found.cursor:
+        raise _malformed(action, "missing cursor")
+    return found
 
 
 def read_record(body: bytes, path: str) -> Found:

@@ -2,13 +2,16 @@
 
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from agentcoord.errors import StoreError
 from agentcoord.settings.environment import API_TOKEN, Env
-from agentcoord.settings.selection import Selection
+from agentcoord.settings.selection import Secret, Selection
 from agentcoord.stores.base import OWN, Behalf, Store
 from agentcoord.stores.local import LocalStore
+
+if TYPE_CHECKING:
+    from agentcoord.stores.httpfeed import HttpFeed
 
 _T = TypeVar("_T")
 
@@ -75,6 +78,20 @@ async def open_store(
             await store.aclose()
     else:
         yield _open_github(selection.repo or "", selection.ref, env)
+
+
+@asynccontextmanager
+async def open_feed(url: str, token: Secret | None, env: Env) -> AsyncGenerator["HttpFeed"]:
+    """Open a state server for whoever keeps a copy of it, and close it at the end. Raises CoordError."""
+    from agentcoord.stores.httpfeed import HttpFeed
+
+    if token is None:
+        raise StoreError(f"{API_TOKEN} is required when using the HTTP backend")
+    feed = HttpFeed(url, token, env=env)
+    try:
+        yield feed
+    finally:
+        await feed.aclose()
 
 
 def require_address(selection: Selection) -> None:

@@ -19,7 +19,7 @@ from agentcoordd.api.messages import Hello, Nothing, Status, Stop, Stopping, Use
 from agentcoordd.api.subscriptions import MOST_SUBSCRIBERS, Feed
 from agentcoordd.index import Index
 from agentcoordd.indexed import Roots
-from agentcoordd.places import MirrorView, RetentionView
+from agentcoordd.places import MirrorView, ReplicaView, RetentionView
 
 MOST_CONNECTIONS = 256
 
@@ -40,8 +40,9 @@ class Administration:
         stop: Callable[[bool], None],
         mirrors: Callable[[], list[MirrorView]] = list,
         retention: Callable[[], list[RetentionView]] = list,
+        replicas: Callable[[], list[ReplicaView]] = list,
     ) -> None:
-        self._mirrors, self._retention = mirrors, retention
+        self._mirrors, self._retention, self._replicas = mirrors, retention, replicas
         self._socket, self._registry, self._tally = socket, registry, tally
         self._commands, self._feed, self._index, self._roots, self._stop = commands, feed, index, roots, stop
         self._began = time.monotonic()
@@ -84,6 +85,7 @@ class Administration:
             mirrors=self._mirrors(),
             retention=self._retention(),
             **self._outbox_facts(),
+            replicas=self._replicas(),
         )
 
     def _outbox_facts(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ import anyio
 from anyio import CapacityLimiter, from_thread, to_thread
 
 from agentcoord.cli.chance import stream
-from agentcoord.cli.output import Invocation, Terminal
+from agentcoord.cli.output import Invocation, Recall, Terminal
 from agentcoord.cli.output import Output as Said
 from agentcoord.cli.run import Chosen, Vast, run_for
 from agentcoord.errors import Exit, StoreError
@@ -88,6 +88,8 @@ class Commands:
         """Told of each request for attention that a command wrote, and on which backend."""
         self.outbox: Outbox | None = None
         """Where events and heartbeats wait that their server does not answer about."""
+        self.recall: Recall | None = None
+        """Opens what is known of a backend without asking it."""
         self.threads = Threads(MOST_RUNNING)
         self._at_work = 0
         self._running: set[_Run] = set()
@@ -103,7 +105,7 @@ class Commands:
         if command.api != API:
             raise Refused(Fault.VERSION, f"the daemon speaks API {API}, not {command.api}")
         self.service.require_forwarded(command.argv, command.env)
-        run = _Run(command, caller, self.service, self.roots, self.outbox)
+        run = _Run(command, caller, self)
         with self.at_work(), hearing(caller, run.told), self._told(run):
             try:
                 said = await run_for(run.invocation(), self.threads, run.agree)
@@ -181,12 +183,11 @@ class Wanted:
 class _Run:
     """One command on its way."""
 
-    def __init__(
-        self, command: Command, caller: Caller, service: Service, roots: Opening, outbox: Outbox | None
-    ) -> None:
+    def __init__(self, command: Command, caller: Caller, commands: Commands) -> None:
         if caller.session is None:
             raise Refused(Fault.FAILED, "cli.run needs a connection")
-        self._command, self._service, self._roots, self._outbox = command, service, roots, outbox
+        self._command, self._service, self._roots = command, commands.service, commands.roots
+        self._outbox, self._recall = commands.outbox, commands.recall
         self.queued = False
         self._session: Session = caller.session
         self._about = About(caller.request)
@@ -217,6 +218,7 @@ class _Run:
             behalf=Behalf(umask=command.umask, require_wanted=self.wanted.require),
             roots=self._roots,
             outbox=self._queueing,
+            recall=self._recall,
         )
 
     def _queueing(self, selection: Selection) -> Queueing | None:

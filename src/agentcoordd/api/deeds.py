@@ -43,14 +43,21 @@ class Writes(Looks, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")] | None = None
 
 
-class StatusTarget(Looks, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Recalls(Looks, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Params of what can be answered from the replica: at any age, or if it is at most so many seconds old."""
+
+    offline: bool | None = None
+    max_age: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+
+
+class StatusTarget(Recalls, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which work item to look at."""
 
     repo: str
     target: str
 
 
-class StatusBatch(Looks, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StatusBatch(Recalls, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which batch to look at."""
 
     batch_id: str
@@ -72,7 +79,9 @@ def _params(
     more: Collection[tuple[str, Any] | tuple[str, Any, Any]] = (),
 ) -> type[Any]:
     """Make params of a command's options; what the command cannot do without is no less required here."""
+    inherited = base.__struct_fields__
     taken = [option for option in BY_COMMAND[command].options if option.name not in but]
+    taken = [option for option in taken if option.field not in inherited]
     required = BY_COMMAND[command].required
     fields = [_field(option, required=option.name in required) for option in taken]
     namespace = {"__doc__": about}
@@ -115,12 +124,12 @@ BatchRegister = _params(
     but=("file", "launch-prompt"),
     more=[("manifest", Raw), ("launch_prompt", str | None, None)],
 )
-BatchAudit = _params("BatchAudit", "A batch to audit.", Looks, "batch-audit")
-StatusAll = _params("StatusAll", "How much to look at.", Looks, "status", but=("repo", "target", "batch-id", "plain"))
+BatchAudit = _params("BatchAudit", "A batch to audit.", Recalls, "batch-audit")
+StatusAll = _params("StatusAll", "How much to look at.", Recalls, "status", but=("repo", "target", "batch-id", "plain"))
 TrailLog = _params(
     "TrailLog",
     "Which trail to read: of `work_item`, which is OWNER/REPO#TARGET, of `repo` and `target`, or of everything.",
-    Looks,
+    Recalls,
     "log",
     but=("format", "sync"),
     more=[("work_item", str | None, None)],
@@ -135,7 +144,7 @@ AttentionUpsert = _params(
 )
 AttentionResolve = _params("AttentionResolve", "A request for attention to settle.", Writes, "attention-resolve")
 AttentionGet = _params("AttentionGet", "A request for attention to look at.", Looks, "attention-get")
-AttentionList = _params("AttentionList", "Whose requests for attention to list.", Looks, "attention-list")
+AttentionList = _params("AttentionList", "Whose requests for attention to list.", Recalls, "attention-list")
 
 
 def words_of(command: str, params: Struct) -> Words:
@@ -158,6 +167,19 @@ class Told(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """An answer; `notices` are lines for a person, and left out when there are none."""
 
     notices: list[str] = []
+
+
+class Aged(Told, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer that says where it comes from and how old it is, where an age was asked for.
+
+    With `filtered`, and `complete` false, there are records that the daemon's token may not see.
+    """
+
+    source: Literal["replica", "backend"] | UnsetType = UNSET
+    as_of: str | UnsetType = UNSET
+    age_seconds: float | UnsetType = UNSET
+    complete: bool | UnsetType = UNSET
+    filtered: bool | UnsetType = UNSET
 
 
 class Acquired(Told, frozen=True, kw_only=True, omit_defaults=True):
@@ -227,7 +249,7 @@ class AuditedLane(Struct, frozen=True):
     malformed: bool
 
 
-class Audit(Told, frozen=True, kw_only=True, omit_defaults=True):
+class Audit(Aged, frozen=True, kw_only=True, omit_defaults=True):
     """The verdict on a batch: a command ends with 0, 1 or 2, in the order of the verdicts here."""
 
     batch_id: str
@@ -236,7 +258,7 @@ class Audit(Told, frozen=True, kw_only=True, omit_defaults=True):
     lanes: list[AuditedLane]
 
 
-class Seen(Told, frozen=True, kw_only=True, omit_defaults=True):
+class Seen(Aged, frozen=True, kw_only=True, omit_defaults=True):
     """The state, section by section. `degraded` lists what went unchecked, `section_notes` says it by section."""
 
     version: str
@@ -250,7 +272,7 @@ class Seen(Told, frozen=True, kw_only=True, omit_defaults=True):
     archive: list[Any] | UnsetType = UNSET
 
 
-class Log(Told, frozen=True, kw_only=True, omit_defaults=True):
+class Log(Aged, frozen=True, kw_only=True, omit_defaults=True):
     """A trail, the newest event last, and the claims on a work item that left no event."""
 
     work_item: dict[str, Any] | UnsetType = UNSET
@@ -261,7 +283,7 @@ class Log(Told, frozen=True, kw_only=True, omit_defaults=True):
     claims: list[Any] | UnsetType = UNSET
 
 
-class Listed(Told, frozen=True, kw_only=True, omit_defaults=True):
+class Listed(Aged, frozen=True, kw_only=True, omit_defaults=True):
     """Requests for attention, the most urgent first; `truncated` tells that there are more than `limit`."""
 
     records: list[dict[str, Any]]

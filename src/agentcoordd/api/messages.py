@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from agentcoord.protocol.outbox import MOST_BYTES, MOST_ENTRIES
-from agentcoordd.places import MirrorView, OutboxView, RetentionView
+from agentcoordd.places import MirrorView, OutboxView, ReplicaView, RetentionView
 
 Id = int | str
 
@@ -156,6 +156,7 @@ class Status(Struct, frozen=True):
     outbox_size_bytes: Use = Use(0, MOST_BYTES)
     outbox_set_aside: int = 0
     outbox_ways: list[OutboxView] = []
+    replicas: list[ReplicaView] = []
 
 
 class Stop(Struct, frozen=True):

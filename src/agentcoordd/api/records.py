@@ -7,7 +7,7 @@ and the machine a write is attributed to is the daemon's, but never the session 
 import json
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -28,6 +28,7 @@ from agentcoord.cli.render.records import facts_of_closing
 from agentcoord.cli.render.standing import facts_of_standing
 from agentcoord.cli.render.status import facts_of_status
 from agentcoord.cli.render.trail import facts_of_trail
+from agentcoord.cli.replica import asks_for_age, recalled, require_replica
 from agentcoord.errors import ConfigError, StoreError, UsageError
 from agentcoord.files import discreet
 from agentcoord.operations.attention import get_attention, list_attention, resolve_attention, upsert_attention
@@ -45,6 +46,7 @@ from agentcoord.protocol.attention import read_attention
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.identity import NOBODY, Identity
 from agentcoord.protocol.instants import in_utc
+from agentcoord.protocol.replica import Label
 from agentcoord.settings.environment import STATE_ROOT, WHITESPACE
 from agentcoord.settings.selection import Flags, Selection
 from agentcoord.settings.value import load
@@ -168,13 +170,21 @@ class Records:
         asked = list[Document]()
 
         async def steps(store: Store) -> Raw:
+            return await answer(store, Label("backend", _now()))
+
+        async def answer(store: Store, label: Label) -> Raw:
             context = _context(store, params, identity, asked, self._queueing(deed, backend, wanted))
             told = await deed.do(context, words, params)
             notices = [discreet(one_line(line)) for line in (*said, *context.notices)]
-            return _encoded(replace(told, notices=notices))
+            return _encoded(replace(told, notices=notices, **(label.facts() if asks_for_age(words) else {})))
 
         if isinstance(backend, HttpBackend):
-            return _Begun(backend, asked, steps)
+            selection = Selection(kind="http", backend_source="cli", url=backend.url)
+            require_replica(words, selection, self._commands.recall)
+            with ExitStack() as stack:
+                snapshot = recalled(words, selection, self._commands.recall, stack)
+                known = None if snapshot is None else settle(answer(snapshot.store, snapshot.label))
+            return _Begun(backend, asked, steps if known is None else known)
         store = self._commands.roots(backend.root, behalf=Behalf(require_wanted=wanted.require))
         return _Begun(backend, asked, settle(steps(store)))
 
@@ -214,13 +224,13 @@ class Records:
         """Give the answer that is kept, if it is there and true; only what is served was ever kept."""
         del caller
         backend = params.backend
-        if not isinstance(backend, LocalBackend):
+        if not isinstance(backend, LocalBackend) or _asks_for_age(params):
             return None
         return self._index.find((backend.root, params.repo, params.target), _now())
 
     async def _target(self, deed: _Deed, params: StatusTarget, caller: Caller) -> Raw:
         backend = params.backend
-        if not isinstance(backend, LocalBackend):
+        if not isinstance(backend, LocalBackend) or _asks_for_age(params):
             return await self._answer(deed, params, caller)
         self._require_served(backend)
         key = (backend.root, params.repo, params.target)
@@ -235,6 +245,11 @@ class Records:
             answer, worth = await self._commands.threads(look)
             self._index.keep(key, worth)
             return answer
+
+
+def _asks_for_age(params: StatusTarget) -> bool:
+    """Tell whether the answer says how old it is, and so is none that is kept."""
+    return bool(params.offline) or params.max_age is not None
 
 
 async def _look(params: StatusTarget, now: datetime, store: Store) -> Raw:

@@ -58,6 +58,10 @@ class Feed:
         """How many are told."""
         return len(self._subscribers)
 
+    def wants(self, topic: str) -> bool:
+        """Tell whether anybody is told of a topic."""
+        return any(each.topics is None or topic in each.topics for each in self._subscribers.values())
+
     def publish(self, topic: str, data: Mapping[str, Any]) -> None:
         """Tell all that asked for the topic. Never waits, never raises."""
         self._seq += 1

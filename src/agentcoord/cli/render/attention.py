@@ -1,8 +1,10 @@
 """Requests for attention: a line for what was done, two for a request to read, or the records."""
 
 from agentcoord.cli.output import Output
+from agentcoord.cli.render.replica import facts_of_label, say_label
 from agentcoord.operations.attention import Asked, Listed
 from agentcoord.protocol.documents import Document, encode_pretty
+from agentcoord.protocol.replica import Label
 
 
 def render_change(result: Asked, output: Output, *, json: bool) -> None:
@@ -28,13 +30,14 @@ def facts_of_list(result: Listed) -> Document:
     return {"records": result.records, "limit": result.limit, "truncated": result.truncated}
 
 
-def render_list(result: Listed, output: Output, *, json: bool) -> None:
+def render_list(result: Listed, output: Output, *, json: bool, label: Label | None = None) -> None:
     """Show requests in the order they were given in."""
     if json:
-        output.add(encode_pretty(facts_of_list(result)))
+        output.add(encode_pretty(facts_of_list(result) | facts_of_label(label)))
         return
     for record in result.records:
         _show(record, output)
+    say_label(label, output)
 
 
 def _show(record: Document, output: Output) -> None:

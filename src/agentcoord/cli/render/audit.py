@@ -1,9 +1,11 @@
 """The verdict on a batch's trail, lane by lane."""
 
 from agentcoord.cli.output import Output
+from agentcoord.cli.render.replica import facts_of_label, say_label
 from agentcoord.errors import Exit
 from agentcoord.operations.audit import Audited
 from agentcoord.protocol.documents import Document, encode_pretty
+from agentcoord.protocol.replica import Label
 
 _EXITS = {"complete": Exit.OK, "incomplete": Exit.USAGE, "unknown": Exit.UNKNOWN}
 
@@ -28,11 +30,11 @@ def facts_of_audit(result: Audited) -> Document:
     return shown
 
 
-def render_audit(result: Audited, output: Output, *, json: bool) -> None:
+def render_audit(result: Audited, output: Output, *, json: bool, label: Label | None = None) -> None:
     """Print the verdict; its exit status lets a closeout gate on it (spec: cli §9.1)."""
     output.exit = _EXITS[result.verdict]
     if json:
-        output.add(encode_pretty(facts_of_audit(result)))
+        output.add(encode_pretty(facts_of_audit(result) | facts_of_label(label)))
         return
     output.say(f"batch-audit {result.batch_id} {result.verdict}")
     if result.reason is not None:
@@ -40,3 +42,4 @@ def render_audit(result: Audited, output: Output, *, json: bool) -> None:
     for lane in result.lanes:
         state = "complete" if lane.complete else f"incomplete missing {', '.join(lane.missing)}"
         output.say(f"- lane {lane.name} owner {lane.owner} {state}")
+    say_label(label, output)

@@ -5,20 +5,22 @@ from typing import cast
 
 from agentcoord.cli.output import one_line
 from agentcoord.cli.render.pieces import json_section
+from agentcoord.cli.render.replica import facts_of_label
 from agentcoord.operations.projection import Row
 from agentcoord.operations.status import Status
 from agentcoord.protocol.documents import Document, pretty
+from agentcoord.protocol.replica import Label
 from agentcoord.stores.base import Texts
 from agentcoord.version import VERSION
 
 
-def status_json(seen: Status, texts: Texts | None = None) -> Iterator[bytes]:
+def status_json(seen: Status, texts: Texts | None = None, label: Label | None = None) -> Iterator[bytes]:
     """Give the state as JSON, sections in their fixed order, piece by piece, from `texts` what is there already.
 
     The whole is what `encode_pretty` would give, but a state of ten thousands of records is never in
     memory as one text: the pages for it would cost as much as making it.
     """
-    yield pretty(_head(seen)).removesuffix(b"\n}")
+    yield pretty(_head(seen, label)).removesuffix(b"\n}")
     for name, rows in _sections(seen).items():
         yield from json_section(name, rows, texts=texts)
     yield b"\n}\n"
@@ -29,8 +31,9 @@ def facts_of_status(seen: Status) -> Document:
     return _head(seen) | _sections(seen)
 
 
-def _head(seen: Status) -> Document:
-    return {"version": VERSION, "scope": seen.scope, "degraded": seen.degraded, "section_notes": seen.notes}
+def _head(seen: Status, label: Label | None = None) -> Document:
+    head: Document = {"version": VERSION, "scope": seen.scope, **facts_of_label(label)}
+    return head | {"degraded": seen.degraded, "section_notes": seen.notes}
 
 
 def _sections(seen: Status) -> dict[str, list[Row]]:

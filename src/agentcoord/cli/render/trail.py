@@ -4,28 +4,31 @@ from collections.abc import Iterator, Sequence
 
 from agentcoord.cli.output import Output, one_line
 from agentcoord.cli.render.pieces import json_section
+from agentcoord.cli.render.replica import facts_of_label, line_of_label, say_label
 from agentcoord.files import printable
 from agentcoord.operations.mirror import Synced
 from agentcoord.operations.trail import Trail
 from agentcoord.protocol.custody import ClaimRow
 from agentcoord.protocol.documents import Document, encode_pretty, pretty
 from agentcoord.protocol.mirror import line_of
+from agentcoord.protocol.replica import Label
 from agentcoord.protocol.trail import SHOWN, Row
 
 _COLUMNS = SHOWN[:7]
 
 
-def render_trail(trail: Trail, output: Output, *, json: bool) -> None:
+def render_trail(trail: Trail, output: Output, *, json: bool, label: Label | None = None) -> None:
     """Show a trail in the form that was asked for."""
     if json:
-        output.answer = _json(trail)
+        output.answer = _json(trail, label)
         return
     said = [*([] if trail.rows else [_nothing(trail)]), *map(_claim, trail.claims)]
     if trail.request.format == "tsv":
         output.answer = (f"{line_of(row)}\n".encode() for row in trail.rows)
-        output.stderr += said
+        output.stderr += said if label is None else [*said, line_of_label(label)]
     else:
         output.answer = _text(trail.rows, said)
+        say_label(label, output)
 
 
 def _text(rows: Sequence[Row], said: Sequence[str]) -> Iterator[bytes]:
@@ -55,8 +58,8 @@ def _claim(claim: ClaimRow) -> str:
     )
 
 
-def _json(trail: Trail) -> Iterator[bytes]:
-    yield pretty(_head(trail)).removesuffix(b"\n}")
+def _json(trail: Trail, label: Label | None) -> Iterator[bytes]:
+    yield pretty(_head(trail) | facts_of_label(label)).removesuffix(b"\n}")
     yield from json_section("events", trail.rows, facts_of_row)
     if tail := _tail(trail):
         yield b",\n" + pretty(tail).removeprefix(b"{\n").removesuffix(b"\n}")
