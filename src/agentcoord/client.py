@@ -25,6 +25,7 @@ from agentcoord.wire import (
     notification,
     runtime_directory,
     socket_path,
+    travels,
 )
 
 TYPE_CHECKING = False  # what `typing` says of itself: importing it would cost as much as the command
@@ -36,7 +37,7 @@ DAEMON = "AGENT_COORD_DAEMON"
 """The variable of the process that says whether commands go to the daemon: auto, off or require."""
 
 HERE = frozenset(
-    "-h --help help version bootstrap config completion __complete demo doctor run daemon lease outbox".split()  # noqa: SIM905
+    "-h --help help version bootstrap config completion __complete demo doctor run daemon lease outbox watch".split()  # noqa: SIM905
 )
 """Commands that run in the caller's process whatever the daemon offers."""
 
@@ -52,9 +53,6 @@ ANSWER_BYTES = 64 * 1024 * 1024
 _ID = 1
 _PART_BYTES = 3 * 512 * 1024  # of an input: two thirds of what a frame has room for once it is base64
 _USAGE, _UNKNOWN = 1, 2
-_TRAVELS = frozenset("CODEX_THREAD_ID HOME SSL_CERT_DIR SSL_CERT_FILE TMPDIR".split())  # noqa: SIM905
-_FAMILIES = ("AGENT_COORD_", "XDG_")
-_PROXY = ("_proxy", "_PROXY")
 
 
 class Broken:
@@ -135,11 +133,6 @@ def forwarded(argv: list[str]) -> int | Broken | Walled | None:
             return _refuse(f"{error}; what the command did is unknown ({DAEMON}=require)", _UNKNOWN)
         _refuse(f"notice: {error}; the command is brought to its end without it", 0)
         return error.broken
-
-
-def travels(name: str) -> bool:
-    """Tell whether a variable of the environment is a command's business, and so goes along with it."""
-    return name in _TRAVELS or name.startswith(_FAMILIES) or name.endswith(_PROXY)
 
 
 def _keeps(word: str) -> bool:

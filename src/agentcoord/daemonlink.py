@@ -85,6 +85,14 @@ class Daemon(Struct, frozen=True):
     features: tuple[str, ...] = ()
 
 
+class Ran(Struct, frozen=True):
+    """What a command said, and how it ended."""
+
+    stdout: str
+    stderr: str
+    exit: int
+
+
 class Place(Struct, frozen=True):
     """Where the daemon of a user is met: the directory, and in it the socket and the mark of a stop."""
 
@@ -164,29 +172,54 @@ class Connection:
     def ask(self, method: str, params: Mapping[str, object]) -> Document:
         """Ask and wait for the answer, passing over what the daemon says unasked."""
         self._number += 1
-        question = {"jsonrpc": "2.0", "id": self._number, "method": method, "params": params}
-        try:
-            frame = msgspec.json.encode(question) + b"\n"
-        except UnicodeEncodeError as error:
-            raise StoreError(
-                f"{method}: text that is not UTF-8, such as the path of a state root, cannot be told to the daemon"
-            ) from error
-        if len(frame) > FRAME_BYTES:
-            raise StoreError(f"{method}: the request is larger than the daemon takes")
-        self._try(lambda: self._socket.sendall(frame))
+        self._send({"jsonrpc": "2.0", "id": self._number, "method": method, "params": params})
         while True:
             answer = self._line()
             if answer.get("id") == self._number and "method" not in answer:
-                break
-        fault, result = answer.get("error"), answer.get("result")
-        if is_document(fault):
-            reason, data = str(fault.get("message")), fault.get("data")
-            wrong = is_document(data) and data.get("exit") == Exit.USAGE
-            said = f"the daemon refused {method}: {reason}"
-            raise Declined(said, code=_number(fault.get("code")), reason=reason, wrong=wrong)
-        if not is_document(result):
-            raise Silent(f"the daemon answered {method} with what is no answer")
-        return result
+                return _result(method, answer)
+
+    def run(self, command: Mapping[str, object]) -> Ran:
+        """Have a command line run; `command` is all that `cli.run` is told. Its files are not asked for here.
+
+        Raises Declined for one that is left to its caller.
+        """
+        self._number += 1
+        about, said = {"id": self._number}, {"stdout": list[str](), "stderr": list[str]()}
+        self._send({"jsonrpc": "2.0", "id": self._number, "method": "cli.run", "params": command})
+        while True:
+            line = self._line()
+            told = line.get("params")
+            if "method" not in line:
+                if line.get("id") == self._number:
+                    exit_ = _result("cli.run", line).get("exit")
+                    return Ran("".join(said["stdout"]), "".join(said["stderr"]), _number(exit_))
+            elif line["method"] == "accepted":
+                self._send({"jsonrpc": "2.0", "method": "go", "params": about})
+            elif line["method"] == "output" and is_document(told):
+                said.get(str(told.get("stream")), []).append(str(told.get("data")))
+
+    def fileno(self) -> int:
+        """Give the descriptor to wait at for what is said unasked."""
+        return self._socket.fileno()
+
+    def heard(self) -> list[Document]:
+        """Give what was said unasked since then, without waiting. Raises Silent when the daemon is gone."""
+        said = list[Document]()
+        try:
+            self._socket.setblocking(False)
+            part = self._socket.recv(1 << 20)
+        except BlockingIOError:
+            part = None
+        except OSError as error:
+            raise Silent(f"the daemon went away: {cause_of(error)}") from error
+        if part == b"":
+            raise Silent("the daemon went away")
+        self._buffer += part or b""
+        while b"\n" in self._buffer:
+            said.append(self._line())
+        if len(self._buffer) > FRAME_BYTES:
+            raise Silent("the daemon sent a line without an end")
+        return said
 
     def close(self) -> None:
         """End the conversation."""
@@ -197,6 +230,16 @@ class Connection:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
+
+    def _send(self, said: Mapping[str, object]) -> None:
+        try:
+            frame = msgspec.json.encode(said) + b"\n"
+        except UnicodeEncodeError as error:
+            why = "text that is not UTF-8, such as the path of a state root, cannot be told to the daemon"
+            raise StoreError(f"{said['method']}: {why}") from error
+        if len(frame) > FRAME_BYTES:
+            raise StoreError(f"{said['method']}: the request is larger than the daemon takes")
+        self._try(lambda: self._socket.sendall(frame))
 
     def _line(self) -> Document:
         while (end := self._buffer.find(b"\n")) < 0:
@@ -225,6 +268,19 @@ class Connection:
             raise Silent(f"the daemon did not answer within {self._wait:g} seconds{hangs}") from error
         except OSError as error:
             raise Silent(f"the daemon went away before it answered: {cause_of(error)}") from error
+
+
+def _result(method: str, answer: Document) -> Document:
+    """Give the result in an answer. Raises Declined for an error, Silent for neither."""
+    fault, result = answer.get("error"), answer.get("result")
+    if is_document(fault):
+        reason, data = str(fault.get("message")), fault.get("data")
+        wrong = is_document(data) and data.get("exit") == Exit.USAGE
+        said = f"the daemon refused {method}: {reason}"
+        raise Declined(said, code=_number(fault.get("code")), reason=reason, wrong=wrong)
+    if not is_document(result):
+        raise Silent(f"the daemon answered {method} with what is no answer")
+    return result
 
 
 def _number(value: object) -> int:

@@ -70,6 +70,16 @@ def _temporary(uid: int) -> str:
     return f"/tmp/agent-coord-{uid}"  # noqa: S108
 
 
+_TRAVELS = frozenset("CODEX_THREAD_ID HOME SSL_CERT_DIR SSL_CERT_FILE TMPDIR".split())  # noqa: SIM905
+_FAMILIES = ("AGENT_COORD_", "XDG_")
+_PROXY = ("_proxy", "_PROXY")
+
+
+def travels(name: str) -> bool:
+    """Tell whether a variable of the environment is a command's business, and so goes along with it."""
+    return name in _TRAVELS or name.startswith(_FAMILIES) or name.endswith(_PROXY)
+
+
 def encode(frame: "Mapping[str, object]") -> bytes:
     """Give the line that carries an object. Raises ValueError for text that is not Unicode."""
     return f"{_encoded(frame)}\n".encode()

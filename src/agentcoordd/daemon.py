@@ -61,6 +61,7 @@ from agentcoordd.services.mirror import REMOTE_SECONDS, Mirrors
 from agentcoordd.services.outbox import Outbox
 from agentcoordd.services.retention import Rounds
 from agentcoordd.services.spool import Pickup
+from agentcoordd.services.watching import Watching
 from agentcoordd.supervision import Notifier, given_socket
 
 if TYPE_CHECKING:
@@ -165,7 +166,10 @@ def warm(*, remote: bool) -> None:
     gc.freeze()
 
 
-_ON_DEMAND = {"http", "httpfeed", "httpexchange", "httpwire", "gh", "github", "contents", "waiting"}
+_ON_DEMAND = {
+    *("http", "httpfeed", "httpexchange", "httpwire", "gh", "github", "contents", "waiting"),
+    *("live", "looking", "screen", "subscribing", "viewing", "watched", "watching"),  # a live view is its caller's
+}
 """What costs most to load, and nobody may ever need."""
 
 
@@ -208,6 +212,7 @@ class _Daemon:
         self._mirrors: Mirrors | None = None
         self._rounds: Rounds | None = None
         self._replicas: Replicas | None = None
+        self._watching: Watching | None = None
         administration = Administration(
             socket=listener.path,
             registry=self._registry,
@@ -220,6 +225,7 @@ class _Daemon:
             mirrors=lambda: [] if self._mirrors is None else self._mirrors.list(),
             retention=lambda: [] if self._rounds is None else self._rounds.list(),
             replicas=lambda: [] if self._replicas is None else self._replicas.list(),
+            watching=lambda: [] if self._watching is None else self._watching.list(),
         )
         self._registry.add(administration.methods())
         self._registry.add(self._commands.methods())
@@ -302,8 +308,10 @@ class _Daemon:
         await services.start(pickup.run)
 
     async def _remember(self, backends: OpenBackends, services: TaskGroup) -> None:
-        """Start what watches over attention, the mirrors and, if it was asked for, retention."""
+        """Start what watches for changes, over attention, the mirrors and, if it was asked for, retention."""
         service, mirroring, gc = self._commands.service, self._configuration.mirror, self._configuration.gc
+        self._watching = Watching(sorted(service.roots), self._feed, SystemClock())
+        await services.start(self._watching.run)
         attention = Attention(sorted(service.roots), self._feed, SystemClock())
         self._commands.attended = attention.told
         await services.start(attention.run)

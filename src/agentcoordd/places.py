@@ -69,6 +69,21 @@ class MirrorView(Struct, frozen=True):
     error: str | None
 
 
+WatchState = Literal["told", "polled", "absent", "hanging"]
+
+
+class WatchView(Struct, frozen=True):
+    """How changes on a state root come to be known.
+
+    `told`: the system tells of them. `polled`: they are looked for, and `why` says why. `absent`: no record is there.
+    `hanging`: its file system does not answer.
+    """
+
+    backend: str
+    state: WatchState
+    why: str | None
+
+
 class RetentionView(Struct, frozen=True):
     """The rounds of retention on a backend. Times are UTC; `actions` counts those of all rounds since the start."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from agentcoord.client import travels
+from agentcoord.wire import travels
 from tests.cli.line import Line
 from tests.client.calling import Client
 from tests.client.daemon import Conversation, Daemon

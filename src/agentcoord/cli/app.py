@@ -27,6 +27,7 @@ _BUILDERS = {
     "status": requests.status,
     "log": requests.log,
     "resume": requests.resume,
+    "watch": requests.watch,
     "batch-audit": requests.batch_audit,
     "attention": requests.attention,
     "attention-upsert": requests.attention_upsert,

@@ -121,6 +121,11 @@ COMMANDS = (
         ("repo", "target", "limit"),
         ("repo", "target"),
     ),
+    Command(
+        "watch",
+        "Show who has what and who is needed, as it changes",
+        ("repo", "batch-id", "machine", "interval"),
+    ),
     Command("batch-audit", "Tell whether the trail of a batch is complete", ("batch-id", *_AGE), ("batch-id",)),
     Command("attention", "Show what needs a person, most urgent first", ("workspace", "repo", "all", "limit")),
     Command("attention-upsert", "Ask for a person's attention", ("record-json",), ("record-json",)),

@@ -2,7 +2,7 @@
 
 from agentcoord.cli.commands import BY_COMMAND, COMMANDS, GROUPS, Command
 from agentcoord.cli.options import BACKEND, WITH_TAIL, Option
-from agentcoord.cli.requests import DEFAULT_STATUS, LOG_LINES
+from agentcoord.cli.requests import DEFAULT_STATUS, LOG_LINES, WATCH_INTERVAL
 from agentcoord.protocol.closeout import DEFAULT_WORKSPACE
 from agentcoord.protocol.records import ARCHIVE_DAYS, CLAIM_TTL, HEARTBEAT_TTL, HOT_DAYS, SYNTHETIC_HOT_DAYS
 from agentcoord.settings.selection import Role, role_of
@@ -25,6 +25,7 @@ _DEFAULTS: dict[tuple[str, str], object] = {
     ("gc", "synthetic-hot-days"): SYNTHETIC_HOT_DAYS,
     ("log", "format"): "text",
     ("daemon logs", "limit"): LOG_LINES,
+    ("watch", "interval"): WATCH_INTERVAL,
 }
 """What an option is when it is not given, where that is another thing for each command."""
 _CALLED = {"config set": "config-set"}

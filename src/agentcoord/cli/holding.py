@@ -42,7 +42,7 @@ class Backend:
 
     def begin(self, work: Callable[[Context], Coroutine[Any, Any, _T]]) -> Job[_T]:
         """Begin an operation."""
-        return Job(partial(self._perform, work), self.signals)
+        return Job(partial(self.perform, work), self.signals)
 
     def chance(self) -> float:
         """Draw a number from 0 up to 1."""
@@ -58,7 +58,8 @@ class Backend:
                     ends = min(ends, boot() + urged)
         return job.done
 
-    def _perform(self, work: Callable[[Context], Coroutine[Any, Any, _T]]) -> _T:
+    def perform(self, work: Callable[[Context], Coroutine[Any, Any, _T]]) -> _T:
+        """Do an operation here and now, in the thread of a job. Raises CoordError."""
         from agentcoord.cli.waiting import wait_for
 
         answers: list[_T] = []

@@ -161,7 +161,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("offline", "flag", "Ask no backend: answer from the daemon's replica", commands=_REMEMBERED, ours=True),
     Option("max-age", "integer", "Take an answer that is so old", "SECONDS", commands=_REMEMBERED, ours=True),
     Option("since", "text", "Only events since then, such as 3d or a timestamp", "WHEN", commands=("log",)),
-    Option("machine", "text", "Only events of this machine", "ID", commands=("log",)),
+    Option("machine", "text", "Only what was written on this machine", "ID", commands=("log", "watch")),
+    Option("interval", "integer", "Seconds from one look to the next", "N", commands=("watch",), ours=True),
     Option(
         "limit",
         "integer",

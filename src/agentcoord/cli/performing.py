@@ -9,22 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 from agentcoord.cli import usage
 from agentcoord.cli.commands import GROUPS
+from agentcoord.cli.hints import hint_at_machine, hint_at_root
 from agentcoord.cli.options import Words
 from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.replica import label_of, open_answering
 from agentcoord.errors import ConfigError, StoreError
 from agentcoord.operations.context import Context, here
-from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.protocol.documents import Document
 from agentcoord.settings.environment import implicit_root
 from agentcoord.settings.selection import Flags
 from agentcoord.settings.value import Settings
 from agentcoord.stores.base import Remembering
-from agentcoord.stores.opening import absolute, open_local, takes_waiting
+from agentcoord.stores.opening import absolute, takes_waiting
 
 if TYPE_CHECKING:
     from agentcoord.cli.keeping import Keeping
-    from agentcoord.operations.closeout import Closed
 
 
 def flags_of(words: Words) -> Flags:
@@ -105,16 +104,7 @@ async def _release(words: Words, settings: Settings, invocation: Invocation, out
         result = await release(context, request)
     render_release(result, request, output, json=words.flag("json"))
     if result.closed is not None:
-        _hint_at_machine(result.closed, invocation, output)
-
-
-def _hint_at_machine(closed: "Closed", invocation: Invocation, output: Output) -> None:
-    """Tell a person, while it can still be mended for the next lane, why an audit will not count this closeout."""
-    if invocation.terminal.notices and closed.event_created and closed.event["closed_by"]["machine"] == UNKNOWN:
-        output.stderr.append(
-            "notice: closed by an unknown machine, which batch-audit does not accept as a closeout; "
-            "set AGENT_COORD_MACHINE_ID or pass --host before closing the next lane"
-        )
+        hint_at_machine(result.closed, invocation, output)
 
 
 async def _verify(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -186,7 +176,7 @@ async def _record_event(words: Words, settings: Settings, invocation: Invocation
         if isinstance(request, ClosingRequest):
             closed = await record_closing(context, request.batch_id, request.payload)
             render_closing(closed, request.payload, output, json=words.flag("json"))
-            _hint_at_machine(closed, invocation, output)
+            hint_at_machine(closed, invocation, output)
         else:
             render_event(await record_event(context, request), output, json=words.flag("json"))
 
@@ -202,7 +192,7 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
         seen = await status(context, request_of(words))
         if seen.scope["kind"] == "all" and isinstance(context.store, Remembering):
             texts = context.store.texts
-    _hint_at_root(settings, invocation, output)
+    hint_at_root(settings, invocation, output)
     label = label_of(words, invocation)
     if words.flag("json"):
         output.answer = status_json(seen, texts, label)
@@ -214,15 +204,6 @@ async def _status(words: Words, settings: Settings, invocation: Invocation, outp
     else:
         output.add(status_text(seen))
     say_label(label, output)
-
-
-def _hint_at_root(settings: Settings, invocation: Invocation, output: Output) -> None:
-    """Tell a person that nothing was found because nothing is there: a misspelt root looks like an empty one."""
-    if not invocation.terminal.notices:
-        return
-    local = open_local(settings.selected, invocation.cwd)
-    if local is not None and not local.exists():
-        output.stderr.append(f"notice: the state root does not exist: {local.root}")
 
 
 async def _log(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -242,7 +223,7 @@ async def _log(words: Words, settings: Settings, invocation: Invocation, output:
         return
     async with _context(settings, invocation, output) as context:
         trail = await read_trail(context, request)
-    _hint_at_root(settings, invocation, output)
+    hint_at_root(settings, invocation, output)
     render_trail(trail, output, json=json, label=label_of(words, invocation))
 
 
@@ -270,6 +251,12 @@ async def _resume(words: Words, settings: Settings, invocation: Invocation, outp
     render_resume(result, output, invocation.now(), invocation.terminal, json=words.flag("json"))
 
 
+async def _watch(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
+    from agentcoord.cli.watching import watch
+
+    watch(words, settings, invocation, output)
+
+
 async def _batch_audit(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
     from agentcoord.cli.app import request_of
     from agentcoord.cli.render.audit import render_audit
@@ -278,7 +265,7 @@ async def _batch_audit(words: Words, settings: Settings, invocation: Invocation,
     usage.require_options(words)
     async with _context(settings, invocation, output) as context:
         result = await audit(context, request_of(words).batch_id)
-    _hint_at_root(settings, invocation, output)
+    hint_at_root(settings, invocation, output)
     render_audit(result, output, json=words.flag("json"), label=label_of(words, invocation))
 
 
@@ -297,7 +284,7 @@ async def _attention(words: Words, settings: Settings, invocation: Invocation, o
     async with _context(settings, invocation, output) as context:
         await attend(context, words, request, output, invocation.terminal, label_of(words, invocation))
     if words.command in ("attention", "attention-list"):
-        _hint_at_root(settings, invocation, output)
+        hint_at_root(settings, invocation, output)
 
 
 async def _gc(words: Words, settings: Settings, invocation: Invocation, output: Output) -> None:
@@ -316,7 +303,7 @@ async def _gc(words: Words, settings: Settings, invocation: Invocation, output: 
             notices=notices,
             umask=invocation.behalf.umask,
         )
-    _hint_at_root(settings, invocation, output)
+    hint_at_root(settings, invocation, output)
     render_retention(result, output, json=words.flag("json"), synced=synced)
 
 
@@ -421,6 +408,7 @@ PERFORMERS: dict[str, Callable[[Words, Settings, Invocation, Output], Coroutine[
     "log": _log,
     "resume": _resume,
     "batch-audit": _batch_audit,
+    "watch": _watch,
     "attention": _attention,
     "attention-upsert": _attention,
     "attention-resolve": _attention,

@@ -27,6 +27,8 @@ if TYPE_CHECKING:  # few commands have a use for these, and the others need not 
 
 DEFAULT_STATUS = "in_progress"
 LOG_LINES = 200
+WATCH_INTERVAL, MOST_INTERVAL = 5, 3600
+"""Seconds between looks of `watch`: unless others are asked for, and at most."""
 GRACE = 10
 """Seconds that a command has to end in once its lease is lost."""
 
@@ -109,6 +111,15 @@ class LogsRequest(Struct, frozen=True):
 
     lines: int
     follow: bool
+
+
+class WatchRequest(Struct, frozen=True):
+    """What to watch, None everything, and how many seconds apart it is looked at while nobody tells of changes."""
+
+    repo: str | None
+    batch: str | None
+    machine: str | None
+    interval: int
 
 
 class SaveRequest(Struct, frozen=True):
@@ -302,6 +313,16 @@ def resume(words: Words) -> "ResumeRequest":
 
     return ResumeRequest(
         repo=words.text("repo") or "", target=words.text("target") or "", limit=_or(words.number("limit"), LAST)
+    )
+
+
+def watch(words: Words) -> WatchRequest:
+    """Watch the state. Raises UsageError."""
+    interval = _or(words.number("interval"), WATCH_INTERVAL)
+    if not 1 <= interval <= MOST_INTERVAL:
+        raise UsageError(f"--interval must be between 1 and {MOST_INTERVAL} seconds")
+    return WatchRequest(
+        repo=words.text("repo"), batch=words.text("batch_id"), machine=words.text("machine"), interval=interval
     )
 
 

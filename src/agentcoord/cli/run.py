@@ -27,6 +27,8 @@ from agentcoord.settings.value import Settings, load_as_far, without_user_file
 from agentcoord.stores.opening import open_root, require_address, settle, takes_waiting
 
 _T = TypeVar("_T")
+_WITH_JOBS = ("run", "watch")
+"""Commands whose threads wait for the backend, since their process is there for signals, a child's end or keys."""
 _HELP = ("help", "-h", "--help")
 _INSTALL_ROOT = __file__.rsplit("/", 4)[0]
 """Where this code was put: a checkout that carries its own state serves reads when nothing is selected."""
@@ -181,8 +183,7 @@ def _begin(invocation: Invocation, output: Output) -> _Task | None:
         output.stderr += settings.selection.said
         _hint_at_relative_root(settings.selection, invocation, output)
         require_address(settings.selection)
-        # A command that runs another one waits in a thread, and its process is for signals and the other one's end.
-        waits = command != "run" and takes_waiting(settings.selection)
+        waits = command not in _WITH_JOBS and takes_waiting(settings.selection)
     recalls = None
     if settings.selection is not None and asks_for_age(words):
         require_replica(words, settings.selection, invocation.recall)

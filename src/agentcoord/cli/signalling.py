@@ -4,7 +4,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, Generic, TypeVar
 
@@ -19,7 +19,13 @@ _DONE = 0
 
 
 class Signals:
-    """Takes over the signals that are passed on, and gives them back at the end. For the main thread."""
+    """Takes over signals, those that are passed on unless others are named, and gives them back at the end.
+
+    For the main thread.
+    """
+
+    def __init__(self, numbers: Iterable[signal.Signals] = (*PASSED_ON, signal.SIGCHLD)) -> None:
+        self._numbers = tuple(numbers)
 
     def __enter__(self) -> "Signals":
         self._reading, self._writing = os.pipe()
@@ -27,7 +33,7 @@ class Signals:
         os.set_blocking(self._writing, False)
         self._kept: dict[int, Callable[[int, FrameType | None], Any] | int | None] = {}
         self._wakeup = signal.set_wakeup_fd(self._writing, warn_on_full_buffer=False)
-        for number in (*PASSED_ON, signal.SIGCHLD):
+        for number in self._numbers:
             before = signal.getsignal(number)
             if before is signal.SIG_IGN and number != signal.SIGCHLD:
                 continue  # a caller's wish, as from nohup; the program inherits it
@@ -41,9 +47,12 @@ class Signals:
         signal.set_wakeup_fd(self._wakeup)
         # The pipe stays: a job that nobody waits for any more may still write into it, and must not hit another file.
 
-    def wait(self, seconds: float) -> list[signal.Signals]:
-        """Sleep until something happens, at most so long. Gives the signals that came, in order."""
-        select.select([self._reading], [], [], max(0.0, seconds))
+    def wait(self, seconds: float, also: Iterable[int] = (), room: Iterable[int] = ()) -> list[signal.Signals]:
+        """Sleep until something happens, at most so long, or one of `also` can be read, or one of `room` written.
+
+        Gives the signals that came, in order.
+        """
+        select.select([self._reading, *also], [*room], [], max(0.0, seconds))
         try:
             came = os.read(self._reading, 4096)
         except BlockingIOError:

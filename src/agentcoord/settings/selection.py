@@ -52,6 +52,7 @@ ROLES: Mapping[str, Role] = {
     "status": Role.READ,
     "log": Role.READ,
     "batch-audit": Role.READ,
+    "watch": Role.READ,
     "attention": Role.READ,
     "attention-get": Role.READ,
     "attention-list": Role.READ,

@@ -19,7 +19,7 @@ from agentcoordd.api.messages import Hello, Nothing, Status, Stop, Stopping, Use
 from agentcoordd.api.subscriptions import MOST_SUBSCRIBERS, Feed
 from agentcoordd.index import Index
 from agentcoordd.indexed import Roots
-from agentcoordd.places import MirrorView, ReplicaView, RetentionView
+from agentcoordd.places import MirrorView, ReplicaView, RetentionView, WatchView
 
 MOST_CONNECTIONS = 256
 
@@ -41,8 +41,9 @@ class Administration:
         mirrors: Callable[[], list[MirrorView]] = list,
         retention: Callable[[], list[RetentionView]] = list,
         replicas: Callable[[], list[ReplicaView]] = list,
+        watching: Callable[[], list[WatchView]] = list,
     ) -> None:
-        self._mirrors, self._retention, self._replicas = mirrors, retention, replicas
+        self._mirrors, self._retention, self._replicas, self._watching = mirrors, retention, replicas, watching
         self._socket, self._registry, self._tally = socket, registry, tally
         self._commands, self._feed, self._index, self._roots, self._stop = commands, feed, index, roots, stop
         self._began = time.monotonic()
@@ -86,6 +87,7 @@ class Administration:
             retention=self._retention(),
             **self._outbox_facts(),
             replicas=self._replicas(),
+            watching=self._watching(),
         )
 
     def _outbox_facts(self) -> dict[str, Any]:

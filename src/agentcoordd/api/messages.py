@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from agentcoord.protocol.outbox import MOST_BYTES, MOST_ENTRIES
-from agentcoordd.places import MirrorView, OutboxView, ReplicaView, RetentionView
+from agentcoordd.places import MirrorView, OutboxView, ReplicaView, RetentionView, WatchView
 
 Id = int | str
 
@@ -157,6 +157,7 @@ class Status(Struct, frozen=True):
     outbox_set_aside: int = 0
     outbox_ways: list[OutboxView] = []
     replicas: list[ReplicaView] = []
+    watching: list[WatchView] = []
 
 
 class Stop(Struct, frozen=True):

@@ -12,26 +12,40 @@ from msgspec import Struct
 
 from agentcoord.cli.output import Terminal
 from agentcoord.cli.render.ages import age, seconds_until, span
-from agentcoord.cli.render.page import BOLD, DIM, GREEN, RED, YELLOW, Cell, Page, cell, cleaned
+from agentcoord.cli.render.page import BOLD, DIM, RED, YELLOW, Cell, Page, cell, cleaned
+from agentcoord.cli.render.words import (
+    DOUBTFUL,
+    LOST,
+    MARKS,
+    NEVER_HEARD,
+    OVER,
+    OVER_STATUSES,
+    WELL,
+    count_of,
+    is_one,
+    is_over,
+    item,
+    joined,
+    lanes_of,
+    latest,
+    listed,
+    mark,
+    named,
+    ranked,
+    said,
+    simulated,
+    when,
+)
 from agentcoord.operations.projection import Row
 from agentcoord.operations.status import NOT_IN_BATCH, NOT_IN_TARGET, Status
-from agentcoord.protocol.batches import UNKNOWN
 from agentcoord.protocol.claims import RELEASED
 from agentcoord.protocol.events import SIGNALS
-from agentcoord.protocol.statuses import CLOSED, SATISFYING, TERMINAL
 
 EVENTS_SHOWN = 20
 """The newest events a board shows; the others are in `--plain` and `--json`."""
 
-NEVER_HEARD = "never heard"
-_MARKS = {"live": ("●", GREEN), "stale": ("◐", YELLOW), "dead": ("○", RED)}
-_WORDS = {"no-heartbeat": NEVER_HEARD}
 _BROKEN = "heartbeat records unreadable: "
 """How the note on all heartbeats begins that names those nobody can read."""
-
-_LOST, _DOUBTFUL, _WELL, _OVER = range(4)
-"""Ranks, most in need of attention first."""
-_OVER_STATUSES = frozenset({*TERMINAL, *SATISFYING, *CLOSED})
 
 
 class _Entry(Struct, gc=False):
@@ -84,75 +98,16 @@ def _section(page: Page, name: str, rows: Sequence[Sequence[Cell]], *, fixed: in
             page.row(starts, cells)
 
 
-# Words for what is seen everywhere --------------------------------------------------------------------
-
-
-def _mark(word: object, *, over: bool = False) -> Cell:
-    """Say a liveness with its mark; of work that is over nobody needs to be alive."""
-    word = _WORDS.get(word, word) if isinstance(word, str) else word
-    sign, style = _MARKS.get(word, ("?", "")) if isinstance(word, str) else ("?", "")
-    return cell(word, DIM if over else style, before=f"{sign} ")
-
-
-def _rank(liveness: object) -> int:
-    return {"live": _WELL, "dead": _LOST}.get(liveness, _DOUBTFUL) if isinstance(liveness, str) else _DOUBTFUL
-
-
-def _name(value: object) -> str:
-    return value if isinstance(value, str) else cleaned(value)
-
-
-def _when(value: object, now: datetime, *, before: str = "", style: str = DIM) -> Cell:
-    """Say when something is: its age, or what stands there instead of an instant."""
-    aged = age(value, now)
-    return cell(value, style, before=before) if aged is None else Cell(before + aged, style)
-
-
-def _latest(value: object, now: datetime) -> float:
-    """Give a number that sorts later instants first, and what is none last."""
-    ahead = seconds_until(value, now)
-    return float("inf") if ahead is None else -ahead
-
-
-def _said(row: Row, key: str, before: str = "", style: str = DIM) -> Cell:
-    """Show an optional field, or nothing when the record does not say."""
-    value = row.get(key)
-    return Cell("") if value is None or value in ("", UNKNOWN, "-") else cell(value, style, before=before)
-
-
-def _simulated(row: Row) -> Cell:
-    return Cell("synthetic", DIM) if row.get("synthetic") is True else Cell("")
-
-
-def _list(value: object) -> list[object]:
-    """Take a value as the list it should be; one that is none stands for itself."""
-    if isinstance(value, list | tuple):
-        return list(cast("Sequence[object]", value))
-    return [] if value is None else [value]
-
-
-def _joined(values: object) -> str:
-    return cleaned(", ".join(cleaned(value) for value in _list(values)))
-
-
-def _is(value: object, known: Iterable[str]) -> bool:
-    return isinstance(value, str) and value in known
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
 def _holders(seen: Status) -> Callable[[object], str]:
     """Tell of any agent whether it is there. That it was never heard of is said only when nothing was hidden."""
-    rows = {_name(row.get("agent_id")): _name(row.get("liveness")) for row in seen.heartbeats}
+    rows = {named(row.get("agent_id")): named(row.get("liveness")) for row in seen.heartbeats}
     missing = NEVER_HEARD
     for note in seen.notes.get("heartbeats", "").split("; "):
         if note.startswith(_BROKEN):
             rows |= dict.fromkeys(note.removeprefix(_BROKEN).split(", "), "unreadable")
         elif note and not note.startswith("holder heartbeat not found"):
             missing = "unknown"
-    return lambda agent: rows.get(_name(agent), missing)
+    return lambda agent: rows.get(named(agent), missing)
 
 
 # The sections -------------------------------------------------------------------------------------------
@@ -168,18 +123,18 @@ def _summary(seen: Status, liveness: Callable[[object], str]) -> list[Cell]:
         groups.append([cell(seen.scope.get("batch_id"), BOLD, before="batch ")])
     if kind != "batch":
         of = Counter(liveness(row.get("agent_id")) for row in held)
-        marked = [Cell(f"{of[word]} with a {word} holder", _MARKS[word][1]) for word in ("dead", "stale") if of[word]]
+        marked = [Cell(f"{of[word]} with a {word} holder", MARKS[word][1]) for word in ("dead", "stale") if of[word]]
         unheard = [Cell(f"{of[NEVER_HEARD]} with a holder {NEVER_HEARD}", YELLOW)] if of[NEVER_HEARD] else []
-        groups.append([Cell(_count(len(held), "claim") + " held"), *marked, *unheard])
-    heard = Counter(_name(row.get("liveness")) for row in seen.heartbeats)
-    marked = [Cell(f"{heard[word]} {word}", style) for word, (_, style) in _MARKS.items() if heard[word]]
-    groups.append([Cell(_count(len(seen.heartbeats), "agent")), *marked])
+        groups.append([Cell(count_of(len(held), "claim") + " held"), *marked, *unheard])
+    heard = Counter(named(row.get("liveness")) for row in seen.heartbeats)
+    marked = [Cell(f"{heard[word]} {word}", style) for word, (_, style) in MARKS.items() if heard[word]]
+    groups.append([Cell(count_of(len(seen.heartbeats), "agent")), *marked])
     if kind != "target":
-        lanes = [lane for row in seen.batches for lane in _lanes(row)]
-        blocked = sum(1 for lane in lanes if _list(lane.get("blocked_on")) and not _is_over(lane))
-        counted = [Cell(_count(len(seen.batches), "batch", "batches")), Cell(_count(len(lanes), "lane"))]
+        lanes = [lane for row in seen.batches for lane in lanes_of(row)]
+        blocked = sum(1 for lane in lanes if listed(lane.get("blocked_on")) and not is_over(lane))
+        counted = [Cell(count_of(len(seen.batches), "batch", "batches")), Cell(count_of(len(lanes), "lane"))]
         groups.append(counted + ([Cell(f"{blocked} blocked", YELLOW)] if blocked else []))
-        groups.append([Cell(_count(len(seen.events), "event"))])
+        groups.append([Cell(count_of(len(seen.events), "event"))])
     if seen.archive:
         groups.append([Cell(f"{len(seen.archive)} archived")])
     if incomplete := sum(1 for note in seen.notes.values() if not _is_scope(note)):
@@ -196,7 +151,7 @@ def _claim(row: Row, liveness: str, now: datetime) -> _Entry:
     status, expires = row.get("status"), row.get("expires_at")
     ahead = seconds_until(expires, now)
     free = status == RELEASED
-    rank = _OVER if free else _rank(liveness)
+    rank = OVER if free else ranked(liveness)
     if free:
         lease = Cell(f"released {age(expires, now)}" if ahead is not None and ahead <= 0 else "released", DIM)
     elif ahead is None:
@@ -204,78 +159,65 @@ def _claim(row: Row, liveness: str, now: datetime) -> _Entry:
     elif ahead > 0:
         lease = Cell(f"{span(ahead)} left")
     else:
-        lease = Cell(f"expired {age(expires, now)}", YELLOW if rank == _WELL else RED)
+        lease = Cell(f"expired {age(expires, now)}", YELLOW if rank == WELL else RED)
         if liveness == NEVER_HEARD:  # nobody is heard of, and the lease is over: whoever asks next gets it
-            rank = _LOST
+            rank = LOST
     cells = [
-        _mark(liveness, over=free),
-        _item(row, DIM if free else BOLD),
+        mark(liveness, over=free),
+        item(row, DIM if free else BOLD),
         cell(row.get("agent_id"), DIM if free else ""),
         lease,
-        Cell("") if free or status == "active" else _said(row, "status", style=YELLOW),
-        _said(row, "terminal", "closed: ", style=""),
-        _said(row, "handoff_to", "handed to ", style=""),
-        _said(row, "handoff_note"),
-        *(() if free else (_said(row, "phase", style=""), _said(row, "branch"))),
-        _said(row, "batch_id", "batch "),
-        _said(row, "pr_url"),
-        _simulated(row),
+        Cell("") if free or status == "active" else said(row, "status", style=YELLOW),
+        said(row, "terminal", "closed: ", style=""),
+        said(row, "handoff_to", "handed to ", style=""),
+        said(row, "handoff_note"),
+        *(() if free else (said(row, "phase", style=""), said(row, "branch"))),
+        said(row, "batch_id", "batch "),
+        said(row, "pr_url"),
+        simulated(row),
     ]
     return _Entry((rank, float("inf") if ahead is None else -ahead), cells)
 
 
-def _item(row: Row, style: str = "") -> Cell:
-    parts = [cleaned(value) for key in ("repo", "target") if (value := row.get(key)) is not None]
-    return Cell("#".join(parts), style)
-
-
 def _heartbeat(row: Row, now: datetime) -> _Entry:
     status, liveness = row.get("status"), row.get("liveness")
-    over = _is(status, _OVER_STATUSES)
+    over = is_one(status, OVER_STATUSES)
     cells = [
-        _mark(liveness, over=over and liveness != "live"),
+        mark(liveness, over=over and liveness != "live"),
         cell(row.get("agent_id"), DIM if over else BOLD),
         cell(status, DIM if over else ""),
-        _when(row.get("updated_at"), now, style=""),
-        _said(row, "target", style=""),
-        _said(row, "phase", style=""),
-        _said(row, "batch_id", "batch "),
-        _said(row, "machine_id", "on "),
-        _simulated(row),
+        when(row.get("updated_at"), now, style=""),
+        said(row, "target", style=""),
+        said(row, "phase", style=""),
+        said(row, "batch_id", "batch "),
+        said(row, "machine_id", "on "),
+        simulated(row),
     ]
-    return _Entry((_OVER if over else _rank(liveness), _latest(row.get("updated_at"), now)), cells)
-
-
-def _lanes(row: Row) -> list[Row]:
-    return [cast("Row", lane) for lane in _list(row.get("lanes")) if isinstance(lane, dict)]
-
-
-def _is_over(lane: Row) -> bool:
-    return lane.get("terminal") is not None or _is(lane.get("status"), _OVER_STATUSES)
+    return _Entry((OVER if over else ranked(liveness), latest(row.get("updated_at"), now)), cells)
 
 
 def _lane(lane: Row, now: datetime) -> _Entry:
-    over = _is_over(lane)
-    blocked, after = _joined(lane.get("blocked_on")), _joined(lane.get("deps"))
-    targets, closer = _list(lane.get("targets")), lane.get("closed_by")
+    over = is_over(lane)
+    blocked, after = joined(lane.get("blocked_on")), joined(lane.get("deps"))
+    targets, closer = listed(lane.get("targets")), lane.get("closed_by")
     by = cast("Row", closer if isinstance(closer, dict) else {})
     cells = [
-        _mark(lane.get("liveness"), over=over),
+        mark(lane.get("liveness"), over=over),
         cell(lane.get("name"), DIM if over else ""),
         cell(lane.get("owner"), DIM if over else ""),
         cell(lane.get("status"), DIM if over else ""),
         Cell(f"blocked on {blocked}", YELLOW) if blocked and not over else Cell(""),
-        Cell("" if lane.get("closed_at") is None else _when(lane["closed_at"], now, before="closed ").text, DIM),
-        Cell("") if by.get("agent_id") == lane.get("owner") else _said(by, "agent_id", "by "),
-        Cell(f"{'target' if len(targets) == 1 else 'targets'} {_joined(targets)}" if targets else "", DIM),
+        Cell("" if lane.get("closed_at") is None else when(lane["closed_at"], now, before="closed ").text, DIM),
+        Cell("") if by.get("agent_id") == lane.get("owner") else said(by, "agent_id", "by "),
+        Cell(f"{'target' if len(targets) == 1 else 'targets'} {joined(targets)}" if targets else "", DIM),
         Cell(f"after {after}", DIM) if after and not blocked else Cell(""),
-        _said(lane, "phase", style=""),
-        _said(lane, "branch"),
-        _said(lane, "pr_url"),
-        _said(lane, "pr_state", "pull request "),
-        _said(lane, "evidence_url"),
+        said(lane, "phase", style=""),
+        said(lane, "branch"),
+        said(lane, "pr_url"),
+        said(lane, "pr_state", "pull request "),
+        said(lane, "evidence_url"),
     ]
-    return _Entry((_OVER if over else _LOST if blocked else _rank(lane.get("liveness")), 0.0), cells)
+    return _Entry((OVER if over else LOST if blocked else ranked(lane.get("liveness")), 0.0), cells)
 
 
 def _batches(page: Page, rows: Sequence[Row], now: datetime) -> None:
@@ -284,19 +226,19 @@ def _batches(page: Page, rows: Sequence[Row], now: datetime) -> None:
     _title(page, "batches", len(rows))
     shown: list[tuple[tuple[int, float], list[Cell], list[list[Cell]]]] = []
     for row in rows:
-        lanes = sorted((_lane(lane, now) for lane in _lanes(row)), key=lambda entry: entry.order)
+        lanes = sorted((_lane(lane, now) for lane in lanes_of(row)), key=lambda entry: entry.order)
         at = row.get("updated_at") or row.get("registered_at")
-        rank = lanes[0].order[0] if lanes else _DOUBTFUL
+        rank = lanes[0].order[0] if lanes else DOUBTFUL
         heading = [
-            cell(row.get("batch_id"), DIM if rank == _OVER else BOLD),
-            _said(row, "status", style=""),
+            cell(row.get("batch_id"), DIM if rank == OVER else BOLD),
+            said(row, "status", style=""),
             Cell("no lanes", YELLOW) if not lanes else Cell(""),
-            _when(at, now) if at else Cell(""),
-            _said(row, "repo"),
-            _said(row, "objective"),
-            _simulated(row),
+            when(at, now) if at else Cell(""),
+            said(row, "repo"),
+            said(row, "objective"),
+            simulated(row),
         ]
-        shown.append(((rank, _latest(at, now)), heading, [lane.cells for lane in lanes]))
+        shown.append(((rank, latest(at, now)), heading, [lane.cells for lane in lanes]))
     starts = page.columns((cells for _, _, lanes in shown for cells in lanes), 4, indent=2)
     for _, heading, lanes in sorted(shown, key=lambda batch: batch[0]):
         page.text(heading, indent=2)
@@ -309,7 +251,9 @@ def _events(page: Page, rows: Sequence[Row], now: datetime) -> None:
         return
     _title(page, "events", len(rows))
     if (earlier := len(rows) - EVENTS_SHOWN) > 0:
-        page.text([Cell(f"… {_count(earlier, 'earlier event')}: status --plain and status --json list them all", DIM)])
+        page.text(
+            [Cell(f"… {count_of(earlier, 'earlier event')}: status --plain and status --json list them all", DIM)]
+        )
     shown = [_event(row, now) for row in rows[-EVENTS_SHOWN:]]
     starts = page.columns(shown, 4)
     for cells in shown:
@@ -318,34 +262,34 @@ def _events(page: Page, rows: Sequence[Row], now: datetime) -> None:
 
 def _event(row: Row, now: datetime) -> list[Cell]:
     place = "/".join(cleaned(value) for key in ("batch_id", "lane") if (value := row.get(key)) is not None)
-    change = _said(row, "phase", style="")
+    change = said(row, "phase", style="")
     if change.text and row.get("previous_phase") is not None:
         change = Cell(f"{cleaned(row['previous_phase'])} → {change.text}")
     return [
-        _when(row.get("at"), now),
-        cell(row.get("type"), YELLOW if _is(row.get("type"), SIGNALS) else ""),
+        when(row.get("at"), now),
+        cell(row.get("type"), YELLOW if is_one(row.get("type"), SIGNALS) else ""),
         Cell(place),
         cell(row.get("agent_id")),
         change,
-        _said(row, "status", style=""),
-        *(_said(row, key, style=YELLOW) for key in ("severity", "category", "reason", "kind")),
-        _said(row, "terminal", "closed: ", style=""),
-        _item(row, DIM),
-        _said(row, "message", style=""),
-        _simulated(row),
+        said(row, "status", style=""),
+        *(said(row, key, style=YELLOW) for key in ("severity", "category", "reason", "kind")),
+        said(row, "terminal", "closed: ", style=""),
+        item(row, DIM),
+        said(row, "message", style=""),
+        simulated(row),
     ]
 
 
 def _archived(row: Row, now: datetime) -> _Entry:
     cells = [
         cell(row.get("record_family")),
-        _when(row.get("archived_at"), now, before="archived "),
-        _when(row.get("delete_after"), now, before="expires ", style=""),
-        Cell(cleaned(row.get("source_path")) if row.get("source_path") else _joined(row.get("source_paths"))),
-        _said(row, "reason"),
-        _simulated(row),
+        when(row.get("archived_at"), now, before="archived "),
+        when(row.get("delete_after"), now, before="expires ", style=""),
+        Cell(cleaned(row.get("source_path")) if row.get("source_path") else joined(row.get("source_paths"))),
+        said(row, "reason"),
+        simulated(row),
     ]
-    return _Entry((0, _latest(row.get("archived_at"), now)), cells)
+    return _Entry((0, latest(row.get("archived_at"), now)), cells)
 
 
 def _is_scope(note: str) -> bool:
