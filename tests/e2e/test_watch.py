@@ -16,8 +16,10 @@ import pytest
 from tests.command import PATIENCE, Coord
 from tests.daemon.conftest import daemon as daemon  # noqa: PLC0414 - a fixture
 from tests.daemon.remembering import command, lay
-from tests.daemon.running import Daemon, until
+from tests.daemon.running import Daemon, hurried, until
 from tests.e2e.running import CLAIM, SIGNALS, finish, start
+from tests.server.calling import grant
+from tests.server.running import start as serve
 from tests.stores.http_server import TOKEN, Server, State
 
 WATCH = ("watch", "--json", "--interval", "1")
@@ -96,6 +98,51 @@ def test_what_the_daemon_tells_is_read_at_once(daemon: Daemon) -> None:
         assert "attention" in stream.until("trouble")["message"]
         (daemon.root / "attention/w/o/r/a-1.json").unlink()
         assert stream.until("trouble")["message"] is None
+
+
+@pytest.fixture
+def elsewhere() -> Generator[Daemon]:
+    """A daemon of another machine."""
+    daemon = Daemon()
+    try:
+        yield daemon
+    finally:
+        daemon.close()
+
+
+def test_what_happens_on_another_machine_is_told_by_the_feed_of_the_server(
+    daemon: Daemon, elsewhere: Daemon, tmp_path: Path
+) -> None:
+    db = f"sqlite:///{tmp_path}/state.db"
+    server = serve(db)
+    try:
+        for machine, name in ((daemon, "m1"), (elsewhere, "m2")):
+            token = grant(db, name, reads=[""], writes=[""])
+            machine.env |= {"AGENT_COORD_API_URL": server.url, "AGENT_COORD_API_TOKEN": token}
+            machine.start()
+        until(lambda: daemon.status()["replicas"][0]["state"] == "current")
+        with watching("--interval", "3600", env=daemon.env) as stream:
+            assert stream.next()["source"] == "the daemon tells of changes"
+            assert command(elsewhere, *CLAIM).returncode == 0
+            assert stream.next()["row"]["path"] == "claims/o/r/7.json"
+            assert command(elsewhere, "release", *CLAIM[1:]).returncode == 0
+            line = stream.until("change", section="claims")
+            assert (line["change"], line["row"]["status"]) == ("changed", "released")
+    finally:
+        server.kill()
+
+
+def test_a_server_without_a_feed_is_polled_for_who_watches(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = hurried("import agentcoord.protocol.replica as r; r.SOONEST = 0.5; r._SPACING = 0.05")
+    monkeypatch.setattr("tests.daemon.running.COMMAND", quick)
+    state = State()
+    with Server(state).running() as server:
+        daemon.env |= {"AGENT_COORD_API_URL": server.url, "AGENT_COORD_API_TOKEN": TOKEN}
+        daemon.start()
+        with watching("--interval", "3600", env=daemon.env) as stream:
+            stream.next()
+            state.put("claims/o/r/7.json", {"agent_id": "a1", "repo": "o/r", "target": "7", "status": "active"})
+            assert stream.until("change")["row"]["path"] == "claims/o/r/7.json"
 
 
 def test_what_the_daemon_does_with_leases_is_told(daemon: Daemon) -> None:

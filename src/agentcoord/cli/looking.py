@@ -43,6 +43,8 @@ grows old, and not every backend has somebody who tells.
 _READ_SECONDS = 120.0
 _PAUSE, _SHARE = 0.2, 2.0
 """A read is followed by a pause: of that many seconds, and of that many times its own duration, at least."""
+_COPY_SECONDS = 5
+"""How old the daemon's copy of a server may be to be read in its place. Who is told of a change finds it in there."""
 _GONE = (NoDaemon, Walled, Untrusted, Silent)
 
 
@@ -59,6 +61,8 @@ class Reading:
     def __init__(self, kind: Kind, backend: Backend, selectors: Sequence[str], interval: float) -> None:
         self.kind, self._backend, self._interval = kind, backend, interval
         self._argv = [kind, "--json", *selectors]
+        if kind == "status" and backend.settings.selected.kind == "http":
+            self._argv += ["--max-age", str(_COPY_SECONDS)]
         if kind == "attention":
             self._argv += ["--limit", str(MOST_ASKED)]
         self._job: Job[Answer] | None = None
