@@ -193,7 +193,7 @@ class Watch:
 def _named(selection: Selection, cwd: str) -> tuple[str, str | None]:
     """Name a backend for people, and as the daemon names it; None for one that it never tells of."""
     if selection.kind == "local":
-        root = absolute(selection.root or "", cwd)
+        root = printable(absolute(selection.root or "", cwd))
         return root, root
     if selection.kind == "http":
         url = selection.url or ""

@@ -98,7 +98,11 @@ class _Root:
                 families = await anyio.to_thread.run_sync(self._sight.turn, abandon_on_cancel=True, limiter=alone)
                 self.known.set()
                 if families:
-                    data = {"backend": self._root, "families": sorted(families), "at": stamp(self._clock.now())}
+                    data = {
+                        "backend": printable(self._root),
+                        "families": sorted(families),
+                        "at": stamp(self._clock.now()),
+                    }
                     self._feed.publish(CHANGED, data)
                 await self._clock.wait(never, self._sight.pause)
         finally:
@@ -107,7 +111,7 @@ class _Root:
     def view(self) -> WatchView:
         """Show how it is watched."""
         hangs = self._clock.boot() - self._began > _HANGING + self._sight.pause
-        return WatchView(self._root, "hanging" if hangs else self._sight.state, self._sight.why)
+        return WatchView(printable(self._root), "hanging" if hangs else self._sight.state, self._sight.why)
 
 
 class Sight:
