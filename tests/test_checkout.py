@@ -1,12 +1,14 @@
 """Finding a branch and its worktree with git itself, in clones as people have them."""
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from agentcoord.checkout import find_checkout
+from agentcoord import checkout
+from agentcoord.checkout import MOST_BYTES, find_checkout
 
 ENV = {
     "PATH": os.environ["PATH"],
@@ -93,5 +95,60 @@ def test_the_clone_starts_no_program_of_its_own(clone: Path, tmp_path: Path) -> 
     program.chmod(0o755)
     git(clone, "config", "core.fsmonitor", str(program))
     git(clone, "config", "core.pager", str(program))
+    git(clone, "config", "alias.config", f"!{program}")
     assert find_checkout("acme/shop", "topic", str(clone), ENV) is not None
     assert not trace.exists()
+    # A partial clone asks its remote for a commit that it lacks, by way of any program.
+    git(clone, "config", "extensions.partialClone", "far")
+    git(clone, "config", "remote.far.promisor", "true")
+    git(clone, "config", "remote.far.url", f"ext::{program} %S acme/shop")
+    git(clone, "config", "protocol.ext.allow", "always")
+    head = git(clone, "rev-parse", "topic")
+    (clone / ".git/objects" / head[:2] / head[2:]).unlink()
+    assert find_checkout("acme/shop", "topic", str(clone), ENV) is None
+    assert not trace.exists()
+
+
+def test_a_worktree_that_somebody_removed_is_none(clone: Path, tmp_path: Path) -> None:
+    place = tmp_path / os.fsdecode(b"n\xff")
+    git(clone, "worktree", "add", "-q", str(place), "topic")
+    found = find_checkout("acme/shop", "topic", str(clone), ENV)
+    assert found is not None
+    assert found.worktree == f"{tmp_path}/n\N{REPLACEMENT CHARACTER}"
+    shutil.rmtree(place)
+    found = find_checkout("acme/shop", "topic", str(clone), ENV)
+    assert found is not None
+    assert found.worktree is None
+
+
+@pytest.mark.parametrize("name", ["GIT_DIR", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_OBJECT_DIRECTORY"])
+def test_another_clone_that_a_hook_is_about_is_not_looked_at(clone: Path, tmp_path: Path, name: str) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    git(other, "init", "-q", "-b", "main")
+    found = find_checkout("acme/shop", "topic", str(clone), ENV | {name: str(other / ".git")})
+    assert found is not None
+    assert found.subject == "first"
+    assert find_checkout("acme/shop", "topic", str(other), ENV | {"GIT_DIR": str(clone / ".git")}) is None
+
+
+def test_what_git_says_has_a_bound(clone: Path) -> None:
+    git(clone, "config", "remote.vast.url", "a" * 100_000)
+    assert find_checkout("acme/shop", "topic", str(clone), ENV) is not None
+    message = clone / "message"
+    message.write_text("x" * (MOST_BYTES + 1))
+    git(clone, "commit", "-q", "--allow-empty", "-F", str(message))
+    assert find_checkout("acme/shop", "main", str(clone), ENV) is None
+
+
+def test_a_git_that_says_nothing_is_not_waited_for(
+    clone: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may also have closed its output, and go on."""
+    monkeypatch.setattr(checkout, "SECONDS", 0.1)
+    for said in ("", "exec >&-; "):
+        program = tmp_path / "git"
+        program.write_text(f"#!/bin/sh\n{said}exec sleep 600\n")
+        program.chmod(0o755)
+        env = ENV | {"PATH": f"{tmp_path}:{ENV['PATH']}"}
+        assert find_checkout("acme/shop", "topic", str(clone), env) is None

@@ -1,22 +1,47 @@
 """What a clone on this machine has of a branch: its last commit, and the worktree it is checked out in.
 
-Git itself is asked, in the caller's own process and with the caller's own rights. It is told to take no locks and to
-start no other program. A clone counts only if one of its remotes is the repository in question.
+Git itself is asked, in the caller's own process and with the caller's own rights. It is told to take no locks, to
+start no other program and to fetch nothing. A clone counts only if one of its remotes is the repository in question.
 """
 
-import re
+import os
+import select
 import subprocess
 from collections.abc import Mapping
+from time import monotonic
 
 from msgspec import Struct
 
 SECONDS = 5.0
 """How long git may take for one question."""
+MOST_BYTES = 1024 * 1024
+"""What git may say to one question: a line of a repository can be as long as it likes."""
 
 _REMOTE_BRANCHES = "refs/remotes"
 _QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null")
 _FIELDS = "%(refname)%00%(objectname)%00%(committerdate:iso-strict)%00%(subject)"
-_LAST = re.compile(r"([^/:]+/[^/]+?)(?:\.git)?/?$")
+_ELSEWHERE = frozenset(
+    {
+        "GIT_ALTERNATE_OBJECT_DIRECTORIES",
+        "GIT_COMMON_DIR",
+        "GIT_CONFIG",
+        "GIT_DIR",
+        "GIT_INDEX_FILE",
+        "GIT_NAMESPACE",
+        "GIT_OBJECT_DIRECTORY",
+        "GIT_PREFIX",
+        "GIT_WORK_TREE",
+    }
+)
+"""Variables by which git would look at another clone than the one around the directory, as those of a hook."""
+_SETTINGS = {
+    "LC_ALL": "C",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    # A partial clone would start whatever its configuration names to get a commit that it lacks.
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_ALLOW_PROTOCOL": "",
+}
 
 
 class Checkout(Struct, frozen=True):
@@ -45,7 +70,8 @@ def find_checkout(repo: str, branch: str, directory: str, env: Mapping[str, str]
     if not found:
         return None
     ref, head, committed_at, subject = max(found, key=lambda facts: facts[0] == local)
-    return Checkout(ref, head, committed_at, subject, _worktree(git, local))
+    worktree = _worktree(git, local)
+    return Checkout(ref, head, committed_at, _legible(subject), None if worktree is None else _legible(worktree))
 
 
 def _names(ref: str, branch: str) -> bool:
@@ -54,35 +80,59 @@ def _names(ref: str, branch: str) -> bool:
 
 
 def _is_of(url: str, repo: str) -> bool:
-    found = _LAST.search(url.strip())
-    return found is not None and found[1].lower() == repo.lower()
+    path = url.strip().removesuffix("/").removesuffix(".git").lower()
+    before = path.removesuffix(repo.lower())
+    return before != path and before[-1:] in ("", "/", ":")
 
 
 def _worktree(git: "_Git", ref: str) -> str | None:
     listed = git.ask("worktree", "list", "--porcelain", "-z") or ""
     for entry in listed.split("\0\0"):
         facts = entry.strip("\0").split("\0")
-        if f"branch {ref}" in facts and facts[0].startswith("worktree "):
-            return facts[0].removeprefix("worktree ")
+        path = facts[0].removeprefix("worktree ")
+        # Git goes on listing a worktree whose directory somebody removed.
+        if f"branch {ref}" in facts and path != facts[0] and os.path.isdir(path):
+            return path
     return None
 
 
 class _Git:
     def __init__(self, directory: str, env: Mapping[str, str]) -> None:
         self._directory = directory
-        self._env = {**env, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+        self._env = {name: value for name, value in env.items() if name not in _ELSEWHERE} | _SETTINGS
 
     def ask(self, *words: str) -> str | None:
-        """Give what git answers; None where it cannot be asked, fails or takes too long."""
+        """Give what git answers; None where it cannot be asked, fails, takes too long or says too much."""
         try:
-            asked = subprocess.run(
+            with subprocess.Popen(
                 ["git", "-C", self._directory, *_QUIET, *words],
                 env=self._env,
                 stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=SECONDS,
-                check=False,
-            )
-        except (OSError, ValueError, subprocess.TimeoutExpired):
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+            ) as git:
+                said = None if git.stdout is None else _heard(git, git.stdout.fileno())
+        except (OSError, ValueError):
             return None
-        return asked.stdout.decode(errors="replace") if asked.returncode == 0 else None
+        return os.fsdecode(said) if said is not None and git.returncode == 0 else None
+
+
+def _legible(said: str) -> str:
+    return os.fsencode(said).decode(errors="replace")
+
+
+def _heard(git: subprocess.Popen[bytes], output: int) -> bytes | None:
+    """Read all that git says within its bounds, else end it."""
+    said, until = bytearray(), monotonic() + SECONDS
+    try:
+        while len(said) <= MOST_BYTES and select.select([output], [], [], max(until - monotonic(), 0.0))[0]:
+            piece = os.read(output, MOST_BYTES)
+            if not piece:
+                git.wait(max(until - monotonic(), 0.0))
+                return bytes(said)
+            said += piece
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        git.kill()
+    return None

@@ -40,8 +40,11 @@ MOST_ASIDE = 100
 
 _FILE = re.compile(r"\d{20}-[0-9a-f]{16}\.json", re.ASCII)
 _NO_FILE = (errno.ELOOP, errno.EINVAL, errno.ENXIO)
+_CLOSED = (errno.EACCES, errno.EPERM)
 _OTHERS = 0o077
 _LEFT_SECONDS = 3600.0
+_LONGEST = 50
+"""Characters of a name that are kept where it needs another one: less than any file system takes."""
 
 
 class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
@@ -158,6 +161,8 @@ def read_dropped(directory: int, name: str) -> Dropped:
     except OSError as error:
         if error.errno in _NO_FILE:
             raise UsageError("it is no file, or a name for another one") from error
+        if error.errno in _CLOSED:
+            raise UsageError("it cannot be read: it must have mode 0600") from error
         raise
     if len(data) > FILE_BYTES:
         raise UsageError(f"it is larger than {FILE_BYTES} bytes")
@@ -175,9 +180,12 @@ def remove(directory: int, name: str) -> None:
 
 def put_aside(directory: int, name: str) -> None:
     """Move a file of a spool, whatever it is, to where nobody reads it; the oldest there make room. Raises OSError."""
+    make_directory(ASIDE, directory=directory, umask=_OTHERS)
     aside = os.open(ASIDE, DIRECTORY_FLAGS | os.O_NOFOLLOW, dir_fd=directory)
     try:
-        os.rename(name, name, src_dir_fd=directory, dst_dir_fd=aside)
+        # Under another name where that one is taken: a directory gives way to no file.
+        free = f"{name[:_LONGEST]}.{os.urandom(8).hex()}" if name in os.listdir(aside) else name
+        os.rename(name, free, src_dir_fd=directory, dst_dir_fd=aside)
         kept = sorted(os.listdir(aside))
         for old in kept[: max(0, len(kept) - MOST_ASIDE)]:
             with suppress(OSError):  # a directory, which takes no room that counts

@@ -133,6 +133,11 @@ class Root:
         return sum(map(len, tuple(self._records.values())))
 
     @property
+    def directories(self) -> int:
+        """How many directories are kept."""
+        return len(self._directories)
+
+    @property
     def bytes(self) -> int:
         """About how much is kept."""
         return self._bytes + self.texts.bytes
@@ -201,15 +206,26 @@ class Root:
                 look = _place(lstat(base + path))
                 known = self._directories.get(path)
                 if known is None or known.look != look:
-                    known = self._directories[path] = self._directory(path, look, now, known)
+                    before = known
+                    known = self._directories[path] = self._directory(path, look, now, before)
+                    if before is not None:
+                        self._lose({*before.below}.difference(known.below))
             except FileNotFoundError:
-                self._directories.pop(path, None)
+                self._lose([path])
                 continue
             if look[0] != device:
                 raise _Odd
             seen.append(known)
             pending += known.below
         return seen
+
+    def _lose(self, paths: Iterable[str]) -> None:
+        """Forget directories and all below them."""
+        pending = [*paths]
+        while pending:
+            known = self._directories.pop(pending.pop(), None)
+            if known is not None:
+                pending += known.below
 
     def _directory(self, path: str, look: Stamp, now: int, before: _Directory | None) -> _Directory:
         """Read the names in a directory that looked so, no earlier than `now`. Raises _Odd, StoreError, OSError."""
@@ -245,8 +261,15 @@ class Root:
     def _close(self, key: _Key, view: _View) -> None:
         """Let go of the records of a listing, unless another one has them too."""
         prefix, decode = key
-        if not any(prefix.startswith(f"{other}/") for other, same in self._views if same is decode):
-            self._let_go(self._records[decode], {record.path for record in view.records})
+        if any(prefix.startswith(f"{other}/") for other, same in self._views if same is decode):
+            return
+        paths = {record.path for record in view.records}
+        for (other, same), below in self._views.items():
+            if same is decode and other.startswith(f"{prefix}/"):
+                paths.difference_update([record.path for record in below.records])
+        self._let_go(self._records[decode], paths)
+        if not any(prefix == other for other, _ in self._views):
+            self._lose([prefix])
 
     def _let_go(self, known: dict[str, _Record], paths: set[str]) -> None:
         for path in paths & known.keys():

@@ -4,6 +4,7 @@ Every change is one statement, so that nobody who is killed or cancelled leaves 
 """
 
 import json
+import os
 import sqlite3
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from msgspec import Struct
 from agentcoord.errors import StoreError
 from agentcoord.files import cause_of
 from agentcoord.protocol.instants import parse
-from agentcoord.protocol.outbox import Late
+from agentcoord.protocol.outbox import Late, require_shallow
 
 TABLES = """
 CREATE TABLE outbox (
@@ -61,6 +62,7 @@ class KeptOutbox:
 
     def __init__(self, connection: aiosqlite.Connection, path: str) -> None:
         self._connection, self._path = connection, path
+        self._files = _identities(path)
 
     async def entries(self) -> Sequence[KeptEntry]:
         """Read all of it, in order. Raises StoreError naming an entry that cannot be read."""
@@ -90,7 +92,16 @@ class KeptOutbox:
     async def add(
         self, url: str, text: str, queued_at: datetime, *, origin: str | None = None, refused: str | None = None
     ) -> int | None:
-        """Add an entry and give its number; None if one of that origin is there. Raises StoreError."""
+        """Add an entry and give its number; None if one of that origin is there. Raises StoreError.
+
+        Also where the database was removed under us: what goes into a file without a name ends with the daemon.
+        """
+        with reported(self._path):
+            if _identities(self._path) != self._files:
+                raise StoreError(
+                    f"daemon database was removed or replaced under the daemon: {self._path}; run agent-coord daemon "
+                    "restart once agent-coord outbox list shows that nothing waits any more"
+                )
         rows = await self._change(
             "INSERT INTO outbox (url, late, queued_at, origin, error, aside) VALUES (?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (origin) DO NOTHING RETURNING number",
@@ -134,8 +145,22 @@ class KeptOutbox:
             return list(await self._connection.execute_fetchall(statement, values))
 
 
+def _identities(path: str) -> list[tuple[int, int] | None]:
+    """Tell which files the database is made of, by device and inode. Raises OSError."""
+    found: list[tuple[int, int] | None] = []
+    for name in (path, f"{path}-wal"):
+        try:
+            seen = os.stat(name)
+        except FileNotFoundError:
+            found.append(None)
+        else:
+            found.append((seen.st_dev, seen.st_ino))
+    return found
+
+
 def encoded(late: Late) -> str:
-    """Give the text that an entry is kept as. Raises StoreError for one that is no Unicode."""
+    """Give the text that an entry is kept as. StoreError for one that is no Unicode, UsageError if too deep."""
+    require_shallow(late)
     try:
         return msgspec.json.encode(late).decode()
     except UnicodeEncodeError:

@@ -22,7 +22,7 @@ from agentcoord.cli.render.board import board as board_of
 from agentcoord.cli.render.status import status_json, status_text
 from agentcoord.errors import CoordError, Unreadable
 from agentcoord.operations.context import Context
-from agentcoord.operations.projection import read_claim_row
+from agentcoord.operations.projection import read_claim_row, read_event_row
 from agentcoord.operations.status import Status, StatusRequest, status
 from agentcoord.protocol.documents import decode, encode, is_document
 from agentcoord.stores.base import Store, Stored
@@ -548,6 +548,47 @@ def test_listings_that_were_not_asked_for_longest_let_go_of_their_records(
         held.append((scene.roots.records, scene.roots.bytes))
     assert [records for records, _ in held] == [1, 2, 2, 2, 2, 2]
     assert held[-1][1] == held[1][1]
+
+
+def test_a_listing_that_is_let_go_leaves_others_what_they_hold(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexed, "_MOST_VIEWS", 2)
+    store = scene.roots.open(str(scene.root))
+    for prefix in ("events", "events/b1", "claims"):  # the last one takes the place of the first
+        settle(store.list(prefix, decode=read_event_row))
+    [known] = scene.roots.all().values()
+    assert known.records == len([path for path in RECORDS if path.startswith(("events/b1/", "claims/"))])
+    before = known.bytes
+    scene.put("events/b1/e1.json", encode(RECORDS["events/b1/e1.json"]))
+    settle(store.list("events/b1", decode=read_event_row))
+    assert known.bytes == before
+
+
+def test_directories_that_are_gone_are_forgotten(scene: Scene) -> None:
+    """Batches come and go for as long as a daemon runs, and somebody asks all the time."""
+    scene.known()
+    [known] = scene.roots.all().values()
+    before = known.directories
+    scene.put("events/x/deep/er/e.json", b"{}")
+    scene.known()
+    assert known.directories == before + 3
+    shutil.rmtree(scene.root / "events/x")
+    scene.known()
+    assert known.directories == before
+    shutil.rmtree(scene.root / "events")
+    scene.known()
+    assert known.directories < before
+    assert known.listing("events/b1", read_event_row, lambda names: []) is None
+
+
+def test_directories_of_a_listing_that_is_let_go_are_forgotten(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(indexed, "_MOST_VIEWS", 1)
+    store = scene.roots.open(str(scene.root))
+    for number in range(5):
+        scene.put(f"events/x{number}/e.json", b"{}")
+        settle(store.list(f"events/x{number}", decode=read_event_row))
+        shutil.rmtree(scene.root / f"events/x{number}")
+    [known] = scene.roots.all().values()
+    assert known.directories == 1
 
 
 def test_a_root_in_use_is_freed_later(tmp_path: Path) -> None:

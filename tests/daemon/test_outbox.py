@@ -252,6 +252,43 @@ async def test_a_disk_that_is_full_loses_nothing(play: Play) -> None:
     assert play.fleet.one.written == [event(1).path, event(3).path]
 
 
+@pytest.mark.parametrize("suffix", ["", "-wal"])
+async def test_a_database_that_is_removed_under_the_daemon_takes_nothing_more(play: Play, suffix: str) -> None:
+    """What is written into a file without a name ends with the daemon, whatever its caller was told."""
+    file, away = Path(f"{play.path}{suffix}"), play.path.with_name("away")
+    play.fleet.one.fault = gone
+    async with play.daemon() as outbox:
+        await outbox.put(URL, event(1))
+        file.rename(away)
+        for _ in range(2):
+            with pytest.raises(StoreError, match=f"was removed or replaced under the daemon: {play.path};"):
+                await outbox.put(URL, event(2))
+            file.touch()
+        away.rename(file)
+        await outbox.put(URL, event(3))
+        play.fleet.one.fault = lambda path: None
+        await play.through(outbox)
+    assert play.fleet.one.written == [event(1).path, event(3).path]
+
+
+async def test_what_could_not_be_read_again_is_not_kept(play: Play) -> None:
+    """Somebody else's heartbeat nests deeper than any parser follows: what would be made of it is set aside."""
+    deep: object = "x"
+    for _ in range(500):
+        deep = [deep]
+    stands = beat(0).beat.agent_id
+    record = {"agent_id": stands, "phase": "one", "batch_id": "b1", "pr_url": deep}
+    await play.fleet.one.write(beat(0).path, record, version=None, note="")
+    async with play.daemon() as outbox:
+        with pytest.raises(UsageError, match="nested deeper than 100 levels"):
+            await outbox.put(URL, event(1, x=deep))
+        await outbox.put(URL, beat(1, metadata={"phase": "two"}))
+        await play.until(lambda: outbox.set_aside() == 1)
+        assert outbox.entries()[0].error == "it is nested deeper than 100 levels"
+    async with play.daemon() as outbox:
+        assert len(outbox.entries()) == 1
+
+
 async def test_a_long_outage_fills_nothing_with_the_same_heartbeat(play: Play) -> None:
     play.fleet.one.fault = gone
     async with play.daemon() as outbox:

@@ -7,13 +7,13 @@ older than the one that stands. Nothing else waits: a claim decided on yesterday
 import re
 from bisect import insort
 from collections.abc import Callable
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentcoord.errors import CoordError, Rejected, StoreError, Undecided, Unreadable, UsageError
-from agentcoord.protocol.documents import Document, encode
+from agentcoord.protocol.documents import INPUT_DEPTH, Document, depth, encode
 from agentcoord.protocol.heartbeats import Beat
 from agentcoord.protocol.identity import Identity
 from agentcoord.protocol.instants import parse
@@ -101,8 +101,16 @@ def merged(older: Late, newer: Late) -> LateBeat | None:
     return replace(newer, since=older.since or older.at, chance=older.chance)
 
 
+def require_shallow(late: Late) -> None:
+    """Check that what is kept can be read again: it must not nest too deeply. Raises UsageError."""
+    held = (late.record,) if isinstance(late, LateEvent) else (late.beat.metadata, late.sent, late.event)
+    if any(depth(each) > INPUT_DEPTH for each in held):
+        raise UsageError(f"it is nested deeper than {INPUT_DEPTH} levels")
+
+
 def require_late(late: Late, now: datetime) -> None:
     """Check what comes from a file that anybody of this user may have written. Raises UsageError."""
+    require_shallow(late)
     if isinstance(late, LateEvent):
         _require_event(late.record, now)
         return
@@ -127,6 +135,10 @@ def _require_event(record: Document, now: datetime) -> None:
 
 
 def _require_past(at: datetime, now: datetime) -> None:
+    try:
+        at.astimezone(UTC)
+    except OverflowError:
+        raise UsageError("it is of no year that there is") from None
     if at.tzinfo is None or at > now + _AHEAD:
         raise UsageError("it is of the future: nothing after it would count")
 

@@ -28,6 +28,10 @@ LOOK_SECONDS = 1.0
 log = logging.getLogger(__name__)
 
 
+class _Wrong(Exception):
+    """A file that is to be put aside, and why."""
+
+
 class Put(Protocol):
     """Has a record wait for a server."""
 
@@ -80,20 +84,38 @@ class Pickup:
         await to_thread.run_sync(_made, self._place)
 
     async def _take(self) -> None:
+        stuck: OSError | None = None
         for name in await to_thread.run_sync(_names, self._place):
-            dropped = await to_thread.run_sync(_read, self._place, name, self._clock.now())
-            if dropped is None:
+            try:
+                await self._take_one(name)
                 continue
-            if dropped.url not in self._urls:
-                why = "it is for a backend that the daemon does not serve"
+            except (OSError, CoordError):
+                raise
+            except _Wrong as wrong:
+                why = str(wrong)
+            except Exception as error:  # a fault with one file must not end the daemon
+                log.exception("internal error while taking what was dropped")
+                why = f"internal error: {error!r}"
+            try:
                 await to_thread.run_sync(_put_aside, self._place, name, why)
-                continue
-            token = await to_thread.run_sync(self._token_of, dropped.url)
-            if token is None:
-                raise StoreError("the daemon has no token for its backend")
-            refused = None if dropped.proves(token) else "whoever dropped it has another token than the daemon"
-            await self._put(dropped.url, dropped.late, origin=name, refused=refused)
-            await to_thread.run_sync(_remove, self._place, name)
+            except OSError as error:  # nothing is to be sent of it, so whatever is behind it goes on
+                stuck = stuck or error
+        if stuck is not None:
+            raise stuck
+
+    async def _take_one(self, name: str) -> None:
+        """Have a file's record wait. Raises _Wrong for a file to be put aside, OSError, StoreError."""
+        dropped = await to_thread.run_sync(_read, self._place, name, self._clock.now())
+        if dropped is None:
+            return
+        if dropped.url not in self._urls:
+            raise _Wrong("it is for a backend that the daemon does not serve")
+        token = await to_thread.run_sync(self._token_of, dropped.url)
+        if token is None:
+            raise StoreError("the daemon has no token for its backend")
+        refused = None if dropped.proves(token) else "whoever dropped it has another token than the daemon"
+        await self._put(dropped.url, dropped.late, origin=name, refused=refused)
+        await to_thread.run_sync(_remove, self._place, name)
 
 
 def _made(place: str) -> None:
@@ -112,7 +134,7 @@ def _names(place: str) -> list[str]:
 
 
 def _read(place: str, name: str, now: datetime) -> Dropped | None:
-    """Read a file that was dropped; one that cannot be taken is put aside. Raises OSError, StoreError."""
+    """Read a file that was dropped; None for one that is gone. Raises _Wrong, OSError, StoreError."""
     with spool.opened_spool(place) as directory:
         try:
             dropped = spool.read_dropped(directory, name)
@@ -120,17 +142,14 @@ def _read(place: str, name: str, now: datetime) -> Dropped | None:
         except FileNotFoundError:
             return None
         except UsageError as error:
-            why = str(error)
-        else:
-            return dropped
-    _put_aside(place, name, why)
-    return None
+            raise _Wrong(str(error)) from error
+        return dropped
 
 
 def _put_aside(place: str, name: str, why: str) -> None:
-    log.warning("put aside %s/%s/%s: %s", place, spool.NAME, ascii(name)[1:-1], why)
     with spool.opened_spool(place) as directory:
         spool.put_aside(directory, name)
+    log.warning("put aside %s/%s/%s: %s", place, spool.NAME, ascii(name)[1:-1], why)
 
 
 def _remove(place: str, name: str) -> None:
