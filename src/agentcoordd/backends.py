@@ -13,7 +13,7 @@ import anyio.to_thread
 from anyio import CapacityLimiter
 from msgspec import Struct
 
-from agentcoord.errors import Rejected, StoreError, UsageError
+from agentcoord.errors import Defect, Rejected, StoreError, Unreadable, UsageError
 from agentcoord.files import printable
 from agentcoord.settings.selection import Secret, Selection, redact
 from agentcoord.stores.base import Behalf, Store
@@ -21,7 +21,7 @@ from agentcoord.stores.opening import open_root, open_store
 from agentcoord.stores.opening import settle as settled
 
 _T = TypeVar("_T")
-_UNAUTHORIZED = 401
+_UNAUTHORIZED, _FORBIDDEN = 401, 403
 _THREADS = 4
 _HEED = 0.2
 """Seconds after which long work notices that nobody waits for it any more."""
@@ -102,7 +102,7 @@ class OpenBackends:
         self._env = env
         self._serves = serves
         self._token_of = token_of
-        self._open: dict[HttpBackend, tuple[AsyncExitStack, Store]] = {}
+        self._open: dict[HttpBackend, tuple[AsyncExitStack, Store, Secret | None]] = {}
         self._threads: dict[tuple[str, bool], _Threads] = {}
         """The threads of each root that is worked on, and those for its long work."""
         self._aside = anyio.CapacityLimiter(_THREADS)
@@ -134,10 +134,18 @@ class OpenBackends:
             if self.answered is not None:
                 self.answered(backend)
             return done
-        except Rejected as error:
-            if error.status == _UNAUTHORIZED:  # the token may have been changed since it was read
+        except (Rejected, Unreadable) as error:
+            status = error.status if isinstance(error, Rejected) else None
+            if status == _UNAUTHORIZED:  # the token may have been changed since it was read
                 await self._close(backend)
+            elif (status == _FORBIDDEN or _is_forbidden(error)) and self._has_another_token(backend):
+                await self._close(backend)  # one that may do less is valid still, so nothing else would tell
+                raise StoreError(f"{error}; the token was changed, and is read anew") from error
             raise
+
+    def _has_another_token(self, backend: HttpBackend) -> bool:
+        known = self._open.get(backend)
+        return known is not None and known[2] != self._token_of(backend.url)
 
     async def perform_aside(self, backend: Backend, deed: Deed[_T]) -> _T:
         """Do a deed that may take minutes, in a thread that nobody else waits for; a server gets a connection for it.
@@ -174,13 +182,17 @@ class OpenBackends:
         if (found := self._open.get(backend)) is not None:  # somebody was quicker
             await stack.aclose()
             return found[1]
-        self._open[backend] = stack, store
+        self._open[backend] = stack, store, token
         return store
 
     async def _close(self, backend: HttpBackend) -> None:
         found = self._open.pop(backend, None)
         if found is not None:
             await found[0].aclose()
+
+
+def _is_forbidden(error: StoreError) -> bool:
+    return isinstance(error, Unreadable) and error.defect is Defect.FORBIDDEN
 
 
 def _apart(deed: Deed[_T], selection: Selection, env: Mapping[str, str]) -> _T:

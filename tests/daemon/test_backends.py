@@ -1,20 +1,21 @@
 """Backends that are opened once, used beside an event loop, and given a new token when the old one is turned down."""
 
 import threading
-from collections.abc import Generator
+from collections.abc import Callable, Coroutine, Generator
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.to_thread
 import pytest
 
-from agentcoord.errors import Rejected, StoreError, UsageError
+from agentcoord.errors import Rejected, StoreError, Unreadable, UsageError
 from agentcoord.settings.selection import Secret
 from agentcoord.stores.base import Store, Stored
 from agentcoordd.backends import HttpBackend, LocalBackend, OpenBackends, shown
 from tests.command import PATIENCE
 from tests.daemon.running import until
-from tests.stores.http_server import TOKEN, Server, State
+from tests.stores.http_server import TOKEN, Asked, Reply, Server, State, error
 
 
 def opened(*tokens: str | None, serves: bool = True) -> OpenBackends:
@@ -97,6 +98,34 @@ async def test_a_token_that_is_turned_down_is_asked_for_again() -> None:
                 await backends.perform(backend, read)
             assert await backends.perform(backend, read) is None
             assert await backends.perform(backend, read) is None
+
+
+async def test_a_token_that_may_do_less_than_the_one_that_took_its_place_is_asked_for_again() -> None:
+    """It is valid still, so that nobody turns it down as a whole."""
+    state, tokens = State(), ["narrow"]
+
+    def answer(asked: Asked) -> Reply:
+        return error(403, "forbidden") if asked.headers["authorization"] == "Bearer narrow" else state(asked)
+
+    async def write(store: Store) -> str:
+        return await store.write("claims/o/r/7.json", {"a": 1}, version=None, note="")
+
+    deeds: list[tuple[Callable[[Store], Coroutine[Any, Any, object]], type[StoreError]]]
+    deeds = [(write, Rejected), (read, Unreadable)]
+    with Server(answer).running() as server:
+        backend = HttpBackend(server.url)
+        for deed, refused in deeds:
+            tokens[:] = ["narrow"]
+            async with OpenBackends({}, serves=lambda _: True, token_of=lambda _: Secret(tokens[0])) as backends:
+                with pytest.raises(refused):
+                    await backends.perform(backend, deed)
+                tokens[:] = [TOKEN]
+                with pytest.raises(
+                    StoreError, match="403 forbidden; the token was changed, and is read anew"
+                ) as raised:
+                    await backends.perform(backend, deed)
+                assert not isinstance(raised.value, refused), "nothing is given up for the old token's sake"
+                await backends.perform(backend, deed)
 
 
 def test_only_what_is_served_is_opened() -> None:
