@@ -252,6 +252,26 @@ async def test_a_disk_that_is_full_loses_nothing(play: Play) -> None:
     assert play.fleet.one.written == [event(1).path, event(3).path]
 
 
+async def test_a_disk_that_cannot_forget_holds_up_nobody(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, late, full = play.fleet.one, [event(1), event(2), beat(1)], [True]
+    remove = KeptOutbox.remove
+
+    async def removed(kept: KeptOutbox, *numbers: int) -> None:
+        if full[0]:
+            raise StoreError("the disk is full")
+        await remove(kept, *numbers)
+
+    monkeypatch.setattr(KeptOutbox, "remove", removed)
+    async with play.daemon() as outbox:
+        for entry in late:
+            await outbox.put(URL, entry)
+        await play.until(lambda: len(one.written) == 3)
+        await play.time.pass_by(300)
+        assert sorted(one.tried) == sorted(entry.path for entry in late), "each of them once"
+        full[0] = False
+        await play.through(outbox)
+
+
 @pytest.mark.parametrize("suffix", ["", "-wal"])
 async def test_a_database_that_is_removed_under_the_daemon_takes_nothing_more(play: Play, suffix: str) -> None:
     """What is written into a file without a name ends with the daemon, whatever its caller was told."""

@@ -266,6 +266,9 @@ class _Delivery:
         self._tried = self._resting = 0.0
         self._failures = self._hurried = 0
         self._throttled, self._error = False, ""
+        self._told: list[_Entry] = []
+        """What has arrived, and is not forgotten yet."""
+        self._fault = ""
 
     def view(self) -> OutboxView:
         """Show it as it stands."""
@@ -277,6 +280,7 @@ class _Delivery:
             self._wake = anyio.Event()
             entry = self._next()
             if entry is None:
+                await self._forget()
                 await self._clock.wait(self._wake, self._pause())
             else:
                 await self._send(entry)
@@ -327,7 +331,8 @@ class _Delivery:
 
     def _pause(self) -> float:
         due = min((entry.due for entry in self._heads()), default=None)
-        return _IDLE if due is None else max(due, self._resting) - self._clock.boot()
+        longest = LONGEST_PAUSE if self._told else _IDLE
+        return longest if due is None else min(max(due, self._resting) - self._clock.boot(), longest)
 
     async def _send(self, entry: _Entry) -> None:
         number = self.sending = entry.number
@@ -364,15 +369,31 @@ class _Delivery:
             entry.attempts, entry.error = 0, None
             await self._change(entry, follows)
         else:
-            with CancelScope(shield=True):
-                await self._kept.remove(entry.number)
-                self._outbox.forget(entry.number)
+            self._told.append(entry)
+            self.order.remove(entry.lane, entry.number)
+            await self._forget()
         if self._failures >= _OUTAGE:
             log.info("%s takes what waited for it", shown(self.backend))
             for head in self._heads():
                 head.due = 0.0
         self._failures = self._hurried = 0
         self._throttled, self._error, self._resting = False, "", 0.0
+
+    async def _forget(self) -> None:
+        """Let go of what has arrived. A disk that does not take that holds up nobody: it is sent once more at worst."""
+        with CancelScope(shield=True):
+            while self._told:
+                number = self._told[-1].number
+                try:
+                    await self._kept.remove(number)
+                except StoreError as fault:
+                    if self._fault != str(fault):  # told once, until it goes well again
+                        self._fault = str(fault)
+                        log.warning("%s", fault)
+                    return
+                self._outbox.forget(number)
+                self._told.pop()
+        self._fault = ""
 
     async def _failed(self, entry: _Entry, error: CoordError) -> None:
         if self._outbox.entry(entry.number) is not entry:  # dropped meanwhile
