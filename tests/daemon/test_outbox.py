@@ -143,6 +143,21 @@ async def test_what_waits_arrives_in_order_once_the_server_answers(play: Play) -
     assert play.fleet.other.tried == []
 
 
+async def test_while_nobody_is_answered_nobody_has_to_ask(play: Play) -> None:
+    """Each command that asked a server which hangs would wait for it as long as the first one did."""
+    one = play.fleet.one
+    async with play.daemon() as outbox:
+        one.fault = gone
+        await outbox.put(URL, event(1))
+        assert not outbox.holds(URL, "batch b2")
+        await play.until(lambda: len(one.tried) > 1)
+        assert outbox.holds(URL, "batch b2"), "as everything does, once several attempts came to nothing"
+        assert not outbox.holds(OTHER, "batch b2")
+        one.fault = lambda path: None
+        await play.through(outbox)
+        assert not outbox.holds(URL, "batch b2")
+
+
 async def test_what_waits_outlasts_the_daemon(play: Play) -> None:
     late = [event(number) for number in range(4)]
     play.fleet.one.fault = gone

@@ -101,8 +101,12 @@ class Outbox(Loops[OutboxView]):
     # What is asked of it -----------------------------------------------------------------------------
 
     def holds(self, url: str, lane: str) -> bool:
-        """Tell whether something of a lane waits for a server."""
-        return url in self._deliveries and self._deliveries[url].order.holds(lane)
+        """Tell whether something of a lane waits for a server, or anything for one that answers nobody.
+
+        To ask that one once more would only have the command wait as well.
+        """
+        delivery = self._deliveries.get(url)
+        return delivery is not None and (delivery.order.holds(lane) or delivery.in_outage)
 
     def takes(self, url: str) -> bool:
         """Tell whether anything may wait for a server here."""
@@ -273,6 +277,11 @@ class _Delivery:
     def view(self) -> OutboxView:
         """Show it as it stands."""
         return OutboxView(backend=shown(self.backend), failures=self._failures, error=self._error or None)
+
+    @property
+    def in_outage(self) -> bool:
+        """Whether several attempts in a row came to nothing, and there is more to send."""
+        return self._failures >= _OUTAGE and bool(self.order)
 
     async def keep(self) -> None:
         """Send what is ready, and wait for more."""
