@@ -295,3 +295,34 @@ def test_ctrl_z_gives_the_terminal_back_for_a_while(shell: Screen) -> None:
     enter(shell, "q", "ready> ")
     enter(shell, "echo status $?\n", "status 0\r\n")
     assert shell.modes() == before
+
+
+def test_in_the_background_it_leaves_the_terminal_alone_and_takes_it_when_it_comes_back(shell: Screen) -> None:
+    before = shell.modes()
+    enter(shell, "ac\n", "claims")
+    enter(shell, "\x1a", "ready> ")
+    enter(shell, "bg\n", "ready> ")
+    enter(shell, "echo typed $((40 + 2))\n", "typed 42\r\n")
+    assert shell.modes() == before
+    enter(shell, "fg\n", "\x1b[?1049h")
+    shell.until("claims")
+    enter(shell, "q", "ready> ")
+    enter(shell, "echo status $?\n", "status 0\r\n")
+    assert shell.modes() == before
+
+
+def test_what_is_started_in_the_background_is_shown_once_it_is_in_front(shell: Screen) -> None:
+    before = shell.modes()
+    enter(shell, "ac &\n", "ready> ")
+    enter(shell, "fg\n", "\x1b[?1049h")
+    shell.until("claims")
+    enter(shell, "q", "ready> ")
+    enter(shell, "echo status $?\n", "status 0\r\n")
+    assert shell.modes() == before
+
+
+def test_what_is_stopped_ends_at_a_signal_without_being_looked_at_again(shell: Screen) -> None:
+    enter(shell, "ac\n", "claims")
+    enter(shell, "\x1a", "ready> ")
+    enter(shell, "kill %1; wait %1; echo status $?\n", "status 143\r\n")
+    assert b"\x1b[?1049h" not in shell.seen

@@ -6,6 +6,7 @@ ends the program.
 """
 
 import codecs
+import errno
 import os
 import re
 import select
@@ -46,6 +47,8 @@ class Screen:
             raise UsageError("watch needs a terminal whose cursor moves, and TERM says dumb; --json prints lines")
         self.descriptor = -1
         self._kept: list[Any] | None = None
+        """How the terminal was before; None while it is given back."""
+        self._taken = False
         self._typed, self._typed_at = "", 0.0
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._shown: list[str] = []
@@ -81,7 +84,14 @@ class Screen:
         return found.columns or 80, found.lines or 24
 
     def show(self, lines: Sequence[str]) -> None:
-        """Show lines from the top, of which none is wider than the screen. What stands there already is not sent."""
+        """Show lines from the top, of which none is wider than the screen. What stands there already is not sent.
+
+        In the background nothing is shown; it is looked each time whether the terminal is ours again.
+        """
+        if not self._taken:
+            self.resume()
+        if not self._taken:
+            return
         if self._stale:
             self._shown, parts = [], ["\x1b[H\x1b[2J"]
         else:
@@ -101,6 +111,8 @@ class Screen:
 
     def keys(self) -> Iterator[str]:
         """Give the keys that were pressed: a name for each that has one, else what it types; `quit` at the end."""
+        if not self._taken:  # they are for the shell
+            return
         ready, _, _ = select.select([self.descriptor], [], [], 0)
         try:
             data = os.read(self.descriptor, 4096) if ready else None
@@ -128,6 +140,11 @@ class Screen:
         """Whether something was typed that may be Escape, or the beginning of another key."""
         return bool(self._typed)
 
+    @property
+    def descriptors(self) -> list[int]:
+        """Where there is something to read when a key is pressed."""
+        return [self.descriptor] if self._taken else []
+
     def pause(self) -> None:
         """Stop as Ctrl-Z asks for, with the terminal given back meanwhile."""
         self._give_back()
@@ -136,29 +153,52 @@ class Screen:
             os.kill(os.getpid(), signal.SIGTSTP)
         finally:
             signal.signal(signal.SIGTSTP, before)
-        self._take()
+        self.resume()
 
     def resume(self) -> None:
         """Take the terminal anew, after somebody else may have changed it."""
-        self._take()
+        try:
+            self._take()
+        except (termios.error, OSError):  # it is gone, which reading from it tells
+            self._taken = True
 
     def _take(self) -> None:
+        """Take the terminal, unless we are in the background: there it is somebody else's, who would be disturbed,
+        and the system would stop us, signals that ask for our end and all.
+        """
+        self._taken = False
+        if not self._in_front():
+            return
         now = termios.tcgetattr(self.descriptor)
-        if self._kept is None:
-            self._kept = [*now[:6], list(now[6])]
+        kept = [*now[:6], list(now[6])] if self._kept is None else self._kept
         now[0] &= ~(termios.ICRNL | termios.IXON)
         now[3] &= ~(termios.ICANON | termios.ECHO)
         now[6][termios.VMIN], now[6][termios.VTIME] = 1, 0
-        termios.tcsetattr(self.descriptor, termios.TCSANOW, now)
+        try:
+            termios.tcsetattr(self.descriptor, termios.TCSANOW, now)
+        except termios.error as error:
+            if error.args[0] == errno.EINTR:  # we were put into the background at this very moment
+                return
+            raise
+        self._kept, self._taken = kept, True
         self._write(_ENTER)
         self._stale = True
 
     def _give_back(self) -> None:
+        self._taken = False
+        if self._kept is None:
+            return
         self._write(_LEAVE)
-        if self._kept is not None:
+        kept, self._kept = self._kept, None
+        if self._in_front():  # else whoever is has set it as he wants it
             with suppress(termios.error):  # of a terminal that is gone
-                termios.tcsetattr(self.descriptor, termios.TCSANOW, self._kept)
-            self._kept = None
+                termios.tcsetattr(self.descriptor, termios.TCSANOW, kept)
+
+    def _in_front(self) -> bool:
+        try:
+            return os.tcgetpgrp(self.descriptor) == os.getpgrp()
+        except OSError:  # it controls nobody's jobs, or none of ours
+            return True
 
     def _write(self, data: bytes) -> bool:
         """Write all of it, and tell whether the terminal took it."""

@@ -44,7 +44,7 @@ class Viewer:
                 pause = min(watch.sleep(), 1.0 - now.microsecond / 1e6)  # ages are of whole seconds
                 if screen.undecided:
                     pause = min(pause, ESCAPE_SECONDS)
-                for number in watch.signals.wait(pause, [screen.descriptor, *watch.descriptors]):
+                for number in watch.signals.wait(pause, [*screen.descriptors, *watch.descriptors]):
                     if number in ENDING:
                         return 128 + number
                     self._heed(number)
