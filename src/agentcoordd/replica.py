@@ -29,6 +29,9 @@ from agentcoordd.replicastore import ReplicaStore, Sight
 MOST_BYTES = 1024 * 1024 * 1024
 """How large the file may become, unless the settings say otherwise."""
 
+MOST_SPARED, SPARED_PART = 64 * 1024 * 1024, 8
+"""What is left free on the disk: so many bytes, of a small disk one in so many. Outbox and roster may need them."""
+
 _PATIENCE = 5.0
 _PUT = (
     "INSERT INTO records (backend, path, version, data) VALUES (?, ?, ?, ?) "
@@ -106,6 +109,7 @@ class Replica:
         above, below = (after or f"{prefix}/"), (upto or f"{prefix}0")
         end = "<=" if upto else "<"
         named = msgspec.json.encode([record[0] for record in records]).decode()
+        self._require_room(records)
         async with self._batch(held) as connection:
             before = connection.total_changes
             await connection.execute(
@@ -122,6 +126,7 @@ class Replica:
         self, held: Held, changed: Sequence[Record], deleted: Sequence[str], cursor: str, equal_at: Moment | None
     ) -> None:
         """Take over what a feed told, each path once, with the cursor after it; `equal_at` once that was all of it."""
+        self._require_room(changed)
         async with self._batch(held) as connection:
             await connection.executemany(
                 "DELETE FROM records WHERE backend = ? AND path = ?", [(held.backend, path) for path in deleted]
@@ -183,6 +188,19 @@ class Replica:
         """Close the file."""
         with anyio.CancelScope(shield=True):
             await self._close()
+
+    def _require_room(self, records: Sequence[Record]) -> None:
+        """Raise Unusable when these records would take the last of the disk: a cache must not be what fills it."""
+        wanted = 2 * sum(len(data) for _, _, data in records)  # in the log of writes, and then in the file
+        try:
+            disk = os.statvfs(os.path.dirname(self.path))
+        except OSError:  # which opening the file tells better
+            return
+        free, spared = disk.f_bavail * disk.f_frsize, min(MOST_SPARED, disk.f_blocks * disk.f_frsize // SPARED_PART)
+        if wanted and free - wanted < spared:
+            room = f"{free // 1024} KiB are free, which is too little for {wanted // 1024} KiB more"
+            why = f"disk is full but for what outbox and roster may need: {room}"
+            raise Unusable(f"replica cannot be used: {self.path}: {why}")
 
     def _mark(self, held: Held, at: Moment | None) -> None:
         if at is not None:

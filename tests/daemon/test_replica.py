@@ -17,7 +17,7 @@ from agentcoord.errors import StoreError, TooMany, UsageError
 from agentcoord.stores.base import Stored
 from agentcoord.stores.opening import settle
 from agentcoordd.copies import SCHEMA, Held
-from agentcoordd.replica import Lost, Moment, Record, Replica, Unusable
+from agentcoordd.replica import MOST_SPARED, Lost, Moment, Record, Replica, Unusable
 from tests.daemon.copied import START, URL, Copying, Ticking, furnished, records_of
 
 OTHER = "https://other.example"
@@ -263,6 +263,34 @@ async def test_a_full_disk_is_done_without_and_said_once(tmp_path: Path, caplog:
     assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 3 * SMALL
     for number in range(200):
         backend.delete(f"events/big/e{number}.json")
+    await copying.run(copying.equal)
+
+
+async def test_the_last_of_a_disk_is_left_to_what_is_no_cache(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend = furnished(Ticking())
+    copying = Copying(backend, path)
+    await copying.run(copying.equal)
+    disk = os.statvfs(path.parent)
+
+    def has_free(free: int) -> None:
+        found = os.statvfs_result((1, 1, 16 * MOST_SPARED, free, free, *disk[5:10]))
+        monkeypatch.setattr("agentcoordd.replica.os.statvfs", lambda _: found)
+
+    has_free(MOST_SPARED + 4000)
+    backend.put("events/b1/large.json", "x" * 3000)  # there is room for it, but not twice
+    await copying.run(lambda: copying.state == "failing" and copying.clock.passed > 1000)
+    copying.require_honest()
+    assert "claims/o/r/1.json" in copying.content()
+    warnings = [entry.message for entry in caplog.records if entry.levelno >= logging.WARNING]
+    assert len(warnings) == 1
+    assert "disk is full but for what outbox and roster may need" in warnings[0]
+    backend.delete("events/b1/large.json")  # takes no room
+    backend.delete("claims/o/r/1.json")
+    await copying.run(copying.equal)
+    has_free(2 * MOST_SPARED)
+    backend.put("events/b1/large.json", "x" * 3000)
     await copying.run(copying.equal)
 
 

@@ -92,6 +92,20 @@ async def test_a_server_that_does_not_wait_is_not_believed_to_have_waited(backen
     assert all(looks)
 
 
+@pytest.mark.parametrize("patience", [0.0, 0.05])
+async def test_a_server_that_does_not_wait_is_not_asked_all_the_time(
+    backend: Backend, copying: Copying, patience: float
+) -> None:
+    backend.patience = patience
+    await copying.run(copying.equal)
+    backend.asked.clear()
+    began = copying.clock.passed
+    await copying.run(passed(copying, 100))
+    assert len([request for request in backend.asked if request.startswith("changes")]) <= 5 * (
+        copying.clock.passed - began
+    )
+
+
 # Faults of the backend ------------------------------------------------------------------------------
 
 

@@ -65,6 +65,13 @@ def test_a_server_gets_the_rest_it_wants_within_an_hour(wanted: float, chance: f
     assert min(wanted, replica.LONGEST_REST) <= pause <= replica.LONGEST_REST * 1.1
 
 
+@given(wanted=st.floats(0, 1e9), failures=st.integers(1, 10_000), chance=CHANCE)
+def test_a_server_that_wants_less_rest_than_it_needs_gets_more(wanted: float, failures: int, chance: float) -> None:
+    pause = retry_pause(failures, counted=True, wanted=wanted, chance=chance)
+    assert pause >= min(replica.RETRY, 0.25 * 2.0 ** min(failures - 1, 10))
+    assert pause <= max(replica.RETRY, min(wanted, replica.LONGEST_REST)) * 1.1
+
+
 @given(quiet=st.integers(0, 10_000), requests=st.integers(0, 10_000), wanted=st.booleans(), chance=CHANCE)
 def test_a_server_that_counts_requests_is_asked_no_more_than_was_promised(
     quiet: int, requests: int, wanted: bool, chance: float

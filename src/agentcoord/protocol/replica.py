@@ -61,10 +61,10 @@ def require_page(prefix: str, after: str | None, paths: Sequence[str], cursor: s
 
 def retry_pause(failures: int, *, counted: bool, wanted: float | None, chance: float) -> float:
     """Seconds to rest after so many failures in a row; `wanted` is what the server asks for, `chance` from 0 to 1."""
-    if wanted is not None:
-        return min(max(wanted, _FIRST_RETRY), LONGEST_REST) * (1 + chance / 10)
-    most = RETRY_COUNTED if counted else RETRY
-    return min(_FIRST_RETRY * 2.0 ** min(failures - 1, 20), most) * (0.5 + chance / 2)
+    later = _FIRST_RETRY * 2.0 ** min(failures - 1, 20)
+    if wanted is not None:  # who says "at once", again and again, does not mean it
+        return min(max(wanted, min(later, RETRY)), LONGEST_REST) * (1 + chance / 10)
+    return min(later, RETRY_COUNTED if counted else RETRY) * (0.5 + chance / 2)
 
 
 def poll_pause(quiet: int, requests: int, *, wanted: bool, chance: float) -> float:
