@@ -12,7 +12,7 @@ from agentcoord.protocol.scopes import coverage
 from agentcoord.stores.httpexchange import Overlong
 from agentcoord.stores.httpwire import Changes, Page, TokenIdentity
 from agentcoordd.copies import Held
-from agentcoordd.replica import Record, Replica
+from agentcoordd.replica import Moment, Record, Replica
 from agentcoordd.replicastore import Sight
 
 PAGE = 500
@@ -55,21 +55,45 @@ class Portion:
 class Pass:
     """One way through all listings, for a token that sees `reads`; None where the server does not say.
 
-    `sights` has what is to be said of the families that were copied, `requests` how often the server was asked.
+    `began` is when, and `cursor` the place in the feed at that time, None without a feed. `sights` has what is to be
+    said of the families that were copied, `news` which have changed, `requests` how often the server was asked.
     """
 
     def __init__(
-        self, remote: Remote, replica: Replica, held: Held, reads: tuple[str, ...] | None, portion: Portion
+        self,
+        remote: Remote,
+        replica: Replica,
+        held: Held,
+        reads: tuple[str, ...] | None,
+        portion: Portion,
+        *,
+        began: Moment,
+        cursor: str | None,
     ) -> None:
         self._remote, self._replica, self._held, self._reads = remote, replica, held, reads
         self._portion = portion
+        self._upto: dict[str, str] = {}
+        self._copied: set[str] = set()
+        self.began, self.cursor = began, cursor
         self.sights: dict[str, Sight] = {}
+        self.news: set[str] = set()
         self.requests = 0
 
-    async def copy(self, family: str) -> bool:
-        """Have what one listing says; tells whether it was news. Raises StoreError."""
-        after, changed = None, False
-        while True:
+    def goes_on(self, remote: Remote, held: Held, reads: tuple[str, ...] | None) -> bool:
+        """Go on over another connection where the last one was cut off, if that is as good as beginning again.
+
+        It is where the feed tells what has changed meanwhile in what was copied before, for the same eyes.
+        """
+        if self.cursor is None or reads is None or reads != self._reads or held.made != self._held.made:
+            return False
+        self._remote, self._held = remote, held
+        self.requests = 0
+        return True
+
+    async def copy(self, family: str) -> None:
+        """Have what one listing says. Raises StoreError."""
+        after = self._upto.get(family)
+        while family not in self._copied:
             self.requests += 1
             try:
                 page = await self._remote.page(family, after, self._portion.records)
@@ -85,11 +109,13 @@ class Pass:
             require_page(family, after, [entry.path for entry in page.entries], upto)
             await self._note(family, sight)
             records: list[Record] = [(entry.path, str(entry.version), bytes(entry.data)) for entry in page.entries]
-            changed = await self._replica.put_page(self._held, family, after, upto, records) or changed
+            if await self._replica.put_page(self._held, family, after, upto, records):
+                self.news.add(family)
             self._portion.grow()
             if upto is None:
-                return changed
-            after = upto
+                self._copied.add(family)
+            else:
+                after = self._upto[family] = upto
 
     async def _note(self, family: str, sight: Sight) -> None:
         """Note how a family is seen, before what is hidden of it is taken for deleted. Raises StoreError."""

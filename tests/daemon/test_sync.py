@@ -15,6 +15,7 @@ from agentcoord.stores.base import Stored
 from agentcoord.stores.httpexchange import Overlong, Unanswered
 from agentcoord.stores.httpwire import Changes, Page
 from agentcoord.stores.opening import settle
+from agentcoordd.passes import PAGE
 from agentcoordd.replica import Replica
 from tests.daemon.copied import URL, Backend, Copying, Ticking, furnished, refused
 
@@ -271,6 +272,55 @@ async def test_a_network_that_comes_and_goes_every_second(
     assert len([entry for entry in caplog.records if entry.levelno >= logging.INFO]) <= 2 * 3
     backend.before = None
     await copying.run(copying.equal)
+
+
+async def test_a_copy_that_is_cut_off_again_and_again_comes_to_its_end(backend: Backend, copying: Copying) -> None:
+    for number in range(4 * PAGE):
+        backend.put(f"events/b1/f{number:05}.json", 0)
+    asked = count(1)
+
+    async def before(request: str) -> None:
+        if next(asked) % 6 == 0:  # so soon that no way through the listings is ever at its end
+            backend.put("events/b1/f00000.json")
+            backend.put("claims/o/r/1.json")
+            raise Unanswered("http backend unreachable: gone", sent=False)
+
+    backend.before = before
+    await copying.run(copying.equal)
+    copying.require_honest()
+
+
+async def test_a_copy_is_not_gone_on_with_by_other_eyes(backend: Backend, copying: Copying) -> None:
+    asked: list[str] = []
+
+    async def before(request: str) -> None:
+        asked.append(request)
+        if request == "list events" and asked.count(request) == 1:
+            backend.reads = ("events", "batches")
+            raise Unanswered("http backend unreachable: gone", sent=False)
+
+    backend.before = before
+    await copying.run(copying.equal)
+    assert set(copying.content()) == {"batches/b1.json", "events/b1/e1.json"}
+
+
+async def test_what_was_copied_before_it_was_cut_off_is_told(backend: Backend, copying: Copying) -> None:
+    backend.feeds, copying.watched = False, True
+    for number in range(PAGE):
+        backend.put(f"claims/o/s/{number:05}.json", 0)
+    await copying.run(copying.equal)
+    copying.told.events.clear()
+    backend.put("claims/o/r/1.json")
+    asked: list[str] = []
+
+    async def before(request: str) -> None:
+        asked.append(request)
+        if request.startswith("list claims ") and asked.count(request) == 1:  # the second page
+            raise Unanswered("http backend unreachable: gone", sent=False)
+
+    backend.before = before
+    await copying.run(lambda: asked.count("list claims") > 1 and copying.equal())
+    assert [data["families"] for _, data in copying.told.events] == [["claims"]]
 
 
 # Killed at every step -------------------------------------------------------------------------------

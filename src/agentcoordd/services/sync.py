@@ -143,6 +143,8 @@ class _Copy:
         """Whether the server has a feed; None while that is not known."""
         self._token: Secret | None = None
         self._anew = False
+        self._going: Pass | None = None
+        """The way through the listings that is not at its end, were it cut off."""
         self._held: Held | None = None
         self._equal: Moment | None = None
         self._looked = self._lasted = self._listed = self._probed = clock.boot()
@@ -181,9 +183,9 @@ class _Copy:
                     await self._work(remote)
             except _TokenChanged:
                 log.info("another token for %s: its replica is made anew", shown(self._backend))
-                self._anew = True
+                self._anew, self._going = True, None
             except Lost:
-                self._held = self._equal = None
+                self._held = self._equal = self._going = None
             except CoordError as error:
                 await self._failed(error)
             except Exception as error:  # a fault with one backend must not end the daemon
@@ -300,6 +302,27 @@ class _Copy:
         both = reads if reads is None or held.reads is None else meet(held.reads, reads)
         if held.as_of is not None and (held.cursor is not None or held.reads != both):
             await self._replica.unsettle(held, reads=both, sights=held.sights)
+        going = self._going
+        if going is None or not going.goes_on(remote, held, reads):
+            going = self._going = await self._set_out(remote, held, reads)
+        told = set(going.news)
+        for family in FAMILIES:
+            try:
+                await going.copy(family)
+            finally:  # what came before it was cut off has come
+                self._publish(going.news - told)
+                told |= going.news
+        self._going = None
+        self._requests += going.requests
+        # What has changed since is there as well, or told by the feed.
+        await self._replica.settle(held, cursor=going.cursor, reads=reads, sights=going.sights, equal_at=going.began)
+        self._equal = going.began
+        self._anew, self._listed = False, self._clock.boot()
+        self._quiet = 0 if going.news else self._quiet + 1
+        self._well(current=not self._fed)
+
+    async def _set_out(self, remote: Remote, held: Held, reads: tuple[str, ...] | None) -> Pass:
+        """Begin to go through the listings. Raises StoreError."""
         began = self._moment()
         cursor = None
         if self._fed is not False:
@@ -308,19 +331,7 @@ class _Copy:
             self._requests += 1
             self._probed = self._clock.boot()
             self._fed, cursor = head is not None, None if head is None else head.cursor
-        going = Pass(remote, self._replica, held, reads, self._portion)
-        news = False
-        for family in FAMILIES:
-            if await going.copy(family):
-                news = True
-                self._publish({family})
-        self._requests += going.requests
-        # What has changed since is there as well, or told by the feed.
-        await self._replica.settle(held, cursor=cursor, reads=reads, sights=going.sights, equal_at=began)
-        self._equal = began
-        self._anew, self._listed = False, self._clock.boot()
-        self._quiet = 0 if news else self._quiet + 1
-        self._well(current=not self._fed)
+        return Pass(remote, self._replica, held, reads, self._portion, began=began, cursor=cursor)
 
     # What both need ---------------------------------------------------------------------------------
 
@@ -388,7 +399,7 @@ class _Copy:
         while (left := until - self._clock.boot()) > 0:
             await self._rest(min(left, 2 * _SLICE))
             if turned_down and await self._own_token() != self._token:
-                self._anew = True
+                self._anew, self._going = True, None
                 return
 
 
