@@ -27,6 +27,7 @@ from agentcoord.cli.waiting import try_wakeups
 from agentcoord.errors import CoordError, Exit, StoreError, UsageError
 from agentcoord.files import cause_of
 from agentcoord.protocol.retention import Policy
+from agentcoord.protocol.topics import CHANGED
 from agentcoord.settings.environment import API_TOKEN
 from agentcoord.settings.selection import Selection
 from agentcoord.stores.opening import open_feed
@@ -48,7 +49,7 @@ from agentcoordd.database import open_database
 from agentcoordd.descriptors import raise_limit
 from agentcoordd.index import Index
 from agentcoordd.indexed import Roots
-from agentcoordd.lanes import CHANGED, Roster
+from agentcoordd.lanes import Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
 from agentcoordd.notification import Notification

@@ -20,10 +20,6 @@ UNTOLD = 8
 """Entries for a batch's trail that wait for a backend which does not answer; the oldest make room."""
 
 
-CHANGED = "changed"
-"""The topic of records that changed on a backend, whoever changed them: `backend`, `families` and `at`."""
-
-
 class Feed(Protocol):
     """Where events go."""
 

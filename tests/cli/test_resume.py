@@ -49,6 +49,11 @@ def test_nothing_a_record_says_moves_the_cursor_and_no_line_is_wider_than_the_sc
     assert max(map(len, shown.splitlines())) <= 40
 
 
+def test_who_names_no_machine_is_told_apart_all_the_same(line: Line) -> None:
+    assert line.local("claim", "--agent-id", "ana", *ITEM, "--instance-id", "i1").exit == 0
+    assert b"\n  machine    unnamed  instance i1\n" in line.local("resume", *ITEM).stdout
+
+
 def test_nobody_was_there(line: Line) -> None:
     output = line.local("resume", *ITEM)
     assert (output.exit, output.stdout) == (0, b"acme/shop#7  nobody has claimed it\n")

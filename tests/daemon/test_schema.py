@@ -3,12 +3,14 @@
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema_rs
 import msgspec
 import pytest
 
+from agentcoord.protocol import topics
+from agentcoordd.api.messages import Topic
 from agentcoordd.api.schema import DIRECTORY, METHODS, documents
 from tests.command import PATIENCE
 from tests.daemon.running import Daemon, words
@@ -69,6 +71,10 @@ def test_every_method_is_published_and_what_is_said_fits(shared: Daemon) -> None
             answer = caller.ask(name, params)
             assert frames.is_valid(answer)
             assert "result" not in answer or validator.is_valid({"result": answer["result"]}), name
+
+
+def test_a_topic_has_one_name_at_both_ends() -> None:
+    assert set(get_args(Topic)) == {*topics.LEASES, topics.ATTENTION_CHANGED, topics.CHANGED}
 
 
 def _validator(name: str) -> Any:

@@ -5,7 +5,9 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Generator
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import anyio
@@ -228,6 +230,16 @@ def test_a_link_is_not_followed(sight: Sight, tmp_path: Path, caplog: pytest.Log
     assert len(caplog.records) == 1
 
 
+def test_a_look_that_hung_is_followed_by_another_within_minutes(
+    sight: Sight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hours = count(0.0, 8 * 3600.0)  # of each look at the clock
+    monkeypatch.setattr(watching, "time", SimpleNamespace(monotonic=lambda: next(hours)))
+    _link(tmp_path)
+    sight.turn()
+    assert (sight.state, sight.pause) == ("polled", 300)
+
+
 def test_more_directories_than_there_is_room_for_are_looked_at(
     sight: Sight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -260,13 +272,18 @@ class Silent:
             yield set()
 
 
+def _at_once(took: float) -> float:
+    return 0.0
+
+
 def test_a_file_system_that_does_not_tell_is_found_out(
     sight: Sight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     silent = Silent()
     monkeypatch.setattr(watching.watchfiles, "watch", silent)
-    for name in ("_CHECK", "_DOUBT", "_LOOK_SHARE", "_LOOK"):
+    for name in ("_CHECK", "_DOUBT", "_LOOK"):
         monkeypatch.setattr(watching, name, 0.0)
+    monkeypatch.setattr(watching, "rest_after", _at_once)
     quiet(sight)
     lay(tmp_path, "claims/o/r/8.json", {"n": 1})
     assert next_news(sight) == {"claims"}

@@ -40,7 +40,7 @@ class Option(Struct, frozen=True):
         return self.name.replace("-", "_")
 
 
-_REMEMBERED = ("status", "log", "batch-audit", "attention-list")
+_RECALLED = ("status", "log", "batch-audit", "attention-list")
 """Commands that can be answered from the daemon's replica."""
 
 
@@ -158,8 +158,8 @@ OPTIONS: tuple[Option, ...] = (
         ours=True,
     ),
     Option("follow", "flag", "Go on with what is written from now on", commands=("daemon logs",), ours=True),
-    Option("offline", "flag", "Ask no backend: answer from the daemon's replica", commands=_REMEMBERED, ours=True),
-    Option("max-age", "integer", "Take an answer that is so old", "SECONDS", commands=_REMEMBERED, ours=True),
+    Option("offline", "flag", "Ask no backend: answer from the daemon's replica", commands=_RECALLED, ours=True),
+    Option("max-age", "integer", "Answer from the replica if it is no older", "SECONDS", commands=_RECALLED, ours=True),
     Option("since", "text", "Only events since then, such as 3d or a timestamp", "WHEN", commands=("log",)),
     Option("machine", "text", "Only what was written on this machine", "ID", commands=("log", "watch")),
     Option("interval", "integer", "Seconds from one look to the next", "N", commands=("watch",), ours=True),

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 
 from agentcoord.cli.children import NOT_EXECUTABLE, NOT_FOUND, PAUSING, Child, Ended, Paused
 from agentcoord.cli.holding import LAST_ATTEMPT, TICK, Backend, Lease
-from agentcoord.cli.output import Invocation, Output, one_line
+from agentcoord.cli.output import Invocation, Output
 from agentcoord.cli.render.claims import render_claim
 from agentcoord.cli.requests import RunRequest
 from agentcoord.cli.signalling import Signals
+from agentcoord.cli.telling import tell
 from agentcoord.clock import boot
 from agentcoord.errors import CoordError, Exit, StoreError
-from agentcoord.files import discreet, printable
 from agentcoord.operations.claims import Refused
 from agentcoord.operations.context import Context
 from agentcoord.operations.keeping import Renewed, give_back, mark_dead, take
@@ -53,7 +53,7 @@ def run_under_lease(
     """Take the lease, run the command while it is kept, and say how it ended."""
     gc.enable()  # off for commands that live for a moment; this one may live for days
     wanted = _named(request, invocation)
-    _say(output)
+    tell(output)
     with Signals() as signals:
         backend = Backend(settings, invocation, output, signals)
         taken = _acquire(backend, wanted, output)
@@ -72,16 +72,6 @@ def _named(request: RunRequest, invocation: Invocation) -> Wanted:
         node = re.sub(r"[^A-Za-z0-9_-]+", "-", invocation.node).strip("-") or "host"
         agent_id = f"run-{node[:32]}-{invocation.random(4).hex()}"
     return replace(wanted, agent_id=agent_id, metadata=metadata)
-
-
-def _say(output: Output) -> None:
-    """Say at once what there is to say: the command may run for days, and its own lines come in between."""
-    lines = "".join(f"{discreet(one_line(line))}\n" for line in output.stderr)
-    output.stderr = []
-    try:
-        os.write(2, printable(lines).encode())
-    except OSError:  # nobody reads it
-        pass
 
 
 def _acquire(backend: Backend, wanted: Wanted, output: Output) -> tuple[Lane, Renewed] | Refused | None:
@@ -130,7 +120,7 @@ def _run(lease: Lease, request: RunRequest, command: Sequence[str], output: Outp
     if ended.signal == signal.SIGINT and child.has_terminal:
         # Without us, Ctrl-C would have met all that runs in the foreground, such as the script that called us. A shell
         # then asks how we ended: only one who died of it, too, makes it give up the script.
-        _say(output)
+        tell(output)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.killpg(0, signal.SIGINT)
 

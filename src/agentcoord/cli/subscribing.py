@@ -10,10 +10,7 @@ from agentcoord.clock import boot
 from agentcoord.daemonlink import Connection, Env, NoDaemon
 from agentcoord.errors import CoordError
 from agentcoord.protocol.documents import Document, is_document
-
-CHANGED, ATTENTION = "changed", "attention.changed"
-LEASES = ("lease.held", "lease.dropped", "lease.expiring", "lease.expired", "lease.lost", "process.exited")
-"""What is told of the leases that the daemon keeps."""
+from agentcoord.protocol.topics import ATTENTION_CHANGED, CHANGED, LEASES
 
 ATTENTION_FAMILY = "attention"
 STATUS_FAMILIES = frozenset({"claims", "heartbeats", "batches", "events"})
@@ -111,7 +108,7 @@ class Subscription:
             return
         if topic == CHANGED:
             news.families.update(str(family) for family in listed(data.get("families")))
-        elif topic == ATTENTION:
+        elif topic == ATTENTION_CHANGED:
             news.families.add(ATTENTION_FAMILY)
         else:  # what the daemon does with a lease it writes into claim and heartbeat
             news.families.update(STATUS_FAMILIES)
@@ -122,7 +119,7 @@ def _subscribed(env: Env) -> Connection:
     """Find the daemon and have it tell. Raises CoordError."""
     connection = Connection(env, _ANSWER_SECONDS)
     try:
-        connection.ask("subscribe", {"topics": [CHANGED, ATTENTION, *LEASES]})
+        connection.ask("subscribe", {"topics": [CHANGED, ATTENTION_CHANGED, *LEASES]})
     except BaseException:
         connection.close()
         raise

@@ -23,9 +23,10 @@ from agentcoord.cli.output import Invocation, Output, one_line
 from agentcoord.cli.requests import WatchRequest
 from agentcoord.cli.signalling import ENDING, Signals
 from agentcoord.cli.subscribing import ATTENTION_FAMILY, STATUS_FAMILIES, Subscription
+from agentcoord.cli.telling import tell
 from agentcoord.cli.watched import SECTIONS, Filter, Known, Rows, Section, changes
 from agentcoord.errors import CoordError, StoreError
-from agentcoord.files import discreet, printable
+from agentcoord.files import printable
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.paths import require_repo
@@ -54,7 +55,7 @@ def watch(words: Words, settings: Settings, invocation: Invocation, output: Outp
     selectors = [word for option in BACKEND if option.name != "json" for word in _spelled(words, option.field)]
     gc.enable()  # off for commands that live for a moment; this one may live for days
     if words.flag("json"):
-        _say(output)
+        tell(output)
         with Signals(_HEEDED) as signals:
             output.exit = stream(Watch(request, settings, invocation, output, selectors, signals), wanted)
         return
@@ -62,7 +63,7 @@ def watch(words: Words, settings: Settings, invocation: Invocation, output: Outp
     from agentcoord.cli.viewing import Viewer  # with rich, which only a person needs
 
     screen = Screen(invocation.env)
-    _say(output)
+    tell(output)
     with Signals(_HEEDED) as signals, screen:
         watch = Watch(request, settings, invocation, output, selectors, signals)
         output.exit = Viewer(watch, wanted, screen, invocation).run()
@@ -72,16 +73,6 @@ def _spelled(words: Words, field: str) -> list[str]:
     value = words.values.get(field)
     name = f"--{field.replace('_', '-')}"
     return [] if value is None else [name] if value is True else [f"{name}={value}"]
-
-
-def _say(output: Output) -> None:
-    """Say at once what there is to say: it would come when nobody looks any more."""
-    lines = "".join(f"{discreet(one_line(line))}\n" for line in output.stderr)
-    output.stderr = []
-    try:
-        os.write(2, printable(lines).encode())
-    except OSError:  # nobody reads it
-        pass
 
 
 class Happened(Struct):

@@ -5,15 +5,16 @@ from msgspec import Struct, field
 from agentcoord.errors import Defect, Rejected, TooMany, Unreadable, UsageError
 from agentcoord.operations.attention import QueueRequest, read_queue
 from agentcoord.operations.context import Context, read_object
+from agentcoord.operations.status import claims_on
 from agentcoord.operations.trail import TrailRequest, read_trail
 from agentcoord.protocol.attention import urgency
 from agentcoord.protocol.claims import Handoff, handoff_of
 from agentcoord.protocol.documents import Document, text
 from agentcoord.protocol.events import RELEASED
-from agentcoord.protocol.paths import claim_path, event_path, heartbeat_path, is_segment, require_repo, require_segment
+from agentcoord.protocol.paths import event_path, heartbeat_path, is_segment, require_repo, require_segment
 from agentcoord.protocol.resume import Found, Tenure, foremost, said_of, tenure
 from agentcoord.protocol.trail import UNSAID, Row
-from agentcoord.protocol.workitems import identify, spellings
+from agentcoord.protocol.workitems import identify
 
 LAST = 10
 """Events shown, unless another number is asked for."""
@@ -64,8 +65,8 @@ async def resume(context: Context, request: ResumeRequest) -> Resume:
     require_segment(request.target, "target")
     if request.limit < 0:
         raise UsageError(f"--limit must not be negative, got {request.limit}")
-    notes: list[str] = []
-    claims = await _claims(context, request, notes)
+    read, notes = await claims_on(context, request.repo, request.target)
+    claims = [Found(path, claim) for path, claim, _ in read]
     chosen = foremost(claims)
     claim = None if chosen is None else chosen.claim
     beat = None if claim is None else await _beat(context, text(claim, "agent_id"), notes)
@@ -93,25 +94,6 @@ async def resume(context: Context, request: ResumeRequest) -> Resume:
     found.pr_url = said_of((claim, about, before), "pr_url") or await last.said("pr_url")
     found.handoff = await _handoff(claim, last)
     found.attention = await _attention(context, request, notes)
-    return found
-
-
-async def _claims(context: Context, request: ResumeRequest, notes: list[str]) -> list[Found]:
-    found: list[Found] = []
-    for spelling in spellings(request.target):
-        asked = spelling == request.target
-        if not asked and not is_segment(spelling):
-            continue
-        path = claim_path(request.repo, spelling)
-        try:
-            read = await read_object(context.store, path, "a claim")
-        except Unreadable as error:
-            if asked:
-                raise
-            notes.append(f"{path} {error.defect.value}; a claim there would not be reported")
-            continue
-        if read is not None:
-            found.append(Found(path, read[0]))
     return found
 
 

@@ -199,20 +199,25 @@ async def _of_target(context: Context, repo: str, target: str) -> Status:
     seen = Status(scope={"kind": "target", "repo": repo, "target": target})
     seen.note("batches", NOT_IN_TARGET)
     seen.note("events", NOT_IN_TARGET)
-    claims = await _claims_of(context, repo, target, seen)
+    read, notes = await claims_on(context, repo, target)
+    claims = _each_once(read)
+    seen.note("claims", *notes)
     for path, document, _ in claims:
         seen.claims.append(claim_row(path, document))
     await _holders_of(context, claims, seen)
     return seen
 
 
-_Claim = tuple[str, Document, bool]
+Claim = tuple[str, Document, bool]
 """Path, record, and whether it stands under the spelling that was asked for."""
 
 
-async def _claims_of(context: Context, repo: str, target: str, seen: Status) -> list[_Claim]:
-    found: list[_Claim] = []
-    leases: set[tuple[Any, ...]] = set()
+async def claims_on(context: Context, repo: str, target: str) -> tuple[list[Claim], list[str]]:
+    """Read the claims on a work item under each of its spellings, with notes on those that cannot be read.
+
+    Raises Unreadable for the one that was asked for, StoreError.
+    """
+    found: list[Claim] = []
     notes: list[str] = []
     for spelling in spellings(target):
         path, asked = claim_path(repo, spelling), spelling == target
@@ -225,15 +230,21 @@ async def _claims_of(context: Context, repo: str, target: str, seen: Status) -> 
                 raise
             notes.append(f"{path} {error.defect.value}; a claim there would not be reported")
             continue
-        if read is None:
-            continue
-        document = read[0]
+        if read is not None:
+            found.append((path, read[0], asked))
+    return found, notes
+
+
+def _each_once(claims: Iterable[Claim]) -> list[Claim]:
+    """Leave out what shows a lease that was shown before."""
+    found: list[Claim] = []
+    leases: set[tuple[Any, ...]] = set()
+    for path, document, asked in claims:
         lease = _lease(path, document)
         if lease is None or lease not in leases:
             found.append((path, document, asked))
         if lease is not None:
             leases.add(lease)
-    seen.note("claims", *notes)
     return found
 
 
@@ -243,7 +254,7 @@ def _lease(path: str, document: Document) -> tuple[Any, ...] | None:
     return (str(document.get("repo") or claim_key(path)[0]), str(document["target"]), str(document["agent_id"]))
 
 
-async def _holders_of(context: Context, claims: Sequence[_Claim], seen: Status) -> None:
+async def _holders_of(context: Context, claims: Sequence[Claim], seen: Status) -> None:
     shown: dict[str, str | None] = {}
     notes: list[str] = []
     for path, document, asked in claims:

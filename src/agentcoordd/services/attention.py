@@ -21,12 +21,11 @@ from agentcoord.protocol.attention import Key, require_stored
 from agentcoord.protocol.documents import Document, decode
 from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.paths import ACTIVE_RECORD_BYTES
+from agentcoord.protocol.topics import ATTENTION_CHANGED
 from agentcoordd.backends import Backend, LocalBackend, shown
 from agentcoordd.clock import Clock
 from agentcoordd.lanes import Feed
 from agentcoordd.stamps import Tree, rest_after
-
-CHANGED = "attention.changed"
 
 _LOOK = 0.5
 _FIRST = 5.0
@@ -91,7 +90,7 @@ class Attention:
             **{name: None if record is None else record[name] for name in facts},
             "at": stamp(self._clock.now()),
         }
-        self._feed.publish(CHANGED, data)
+        self._feed.publish(ATTENTION_CHANGED, data)
 
 
 class _Watched:

@@ -5,7 +5,6 @@ the place to go on from, so a daemon that is killed goes on where it was. No fai
 replica, ends the loop; it is said once, until all is well again.
 """
 
-import hmac
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -22,13 +21,14 @@ from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.paths import FAMILIES
 from agentcoord.protocol.replica import FEED_WAIT, poll_pause, retry_pause
 from agentcoord.protocol.scopes import meet
+from agentcoord.protocol.topics import CHANGED, data_of_change
 from agentcoord.settings.selection import Secret
 from agentcoord.stores.httpexchange import Overlong, Unanswered
 from agentcoord.stores.httpwire import Change, Changes
 from agentcoordd.backends import HttpBackend, shown
 from agentcoordd.clock import Clock
 from agentcoordd.copies import Held
-from agentcoordd.lanes import CHANGED, Feed
+from agentcoordd.lanes import Feed
 from agentcoordd.passes import Pass, Portion, Remote
 from agentcoordd.places import Loops, ReplicaState, ReplicaView
 from agentcoordd.replica import Lost, Moment, Record, Replica, Unusable
@@ -104,10 +104,8 @@ class Replicas(Loops[ReplicaView]):
         copy = self._copies.get(url)
         if copy is None:
             raise StoreError("the daemon keeps no replica of this backend: it is none of its own")
-        if token is not None:
-            own = self._token_of(url)
-            if own is None or not hmac.compare_digest(own.reveal().encode(), token.reveal().encode()):
-                raise StoreError("the replica shows what the daemon's own token may see, and yours is another one")
+        if token is not None and token != self._token_of(url):
+            raise StoreError("the replica shows what the daemon's own token may see, and yours is another one")
         copy.want()
         return self._replica.snapshot(url)
 
@@ -361,8 +359,7 @@ class _Copy:
 
     def _publish(self, families: set[str]) -> None:
         if families:
-            data = {"backend": shown(self._backend), "families": sorted(families), "at": stamp(self._clock.now())}
-            self._feed.publish(CHANGED, data)
+            self._feed.publish(CHANGED, data_of_change(shown(self._backend), families, self._clock.now()))
 
     def _well(self, *, current: bool) -> None:
         if self._error is not None:

@@ -26,13 +26,13 @@ from anyio.abc import TaskStatus
 
 from agentcoord.files import cause_of, printable
 from agentcoord.process import read_file
-from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.paths import FAMILIES, RECORD_DEPTHS, is_listed, may_be_dotted
+from agentcoord.protocol.topics import CHANGED, data_of_change
 from agentcoord.stores.filesystem import is_near
 from agentcoordd.clock import Clock
-from agentcoordd.lanes import CHANGED, Feed
+from agentcoordd.lanes import Feed
 from agentcoordd.places import Loops, WatchState, WatchView
-from agentcoordd.stamps import Tree
+from agentcoordd.stamps import Tree, rest_after
 
 MOST_DIRECTORIES = 16_384
 """Directories of a state root that the system is asked to watch; each takes memory of the kernel."""
@@ -47,8 +47,6 @@ _CHECK = 10.0
 _DOUBT = 1.0
 """Seconds that a change may be told of later than it was seen by its stamp."""
 _LOOK, _ABSENT = 0.5, 0.25
-_LOOK_SHARE = 50
-"""A look is followed by so many times its own duration without one."""
 _RETRY = 300.0
 _HANGING = 10.0
 
@@ -98,12 +96,7 @@ class _Root:
                 families = await anyio.to_thread.run_sync(self._sight.turn, abandon_on_cancel=True, limiter=alone)
                 self.known.set()
                 if families:
-                    data = {
-                        "backend": printable(self._root),
-                        "families": sorted(families),
-                        "at": stamp(self._clock.now()),
-                    }
-                    self._feed.publish(CHANGED, data)
+                    self._feed.publish(CHANGED, data_of_change(printable(self._root), families, self._clock.now()))
                 await self._clock.wait(never, self._sight.pause)
         finally:
             self._sight.stop()
@@ -230,7 +223,7 @@ class Sight:
         silent = self._look() - self._heard - self._heard_before  # a stamp counts for two looks while it is young
         self._heard_before, self._heard = self._heard, set[str]()
         took = time.monotonic() - now
-        self._check_at = now + max(_CHECK, _LOOK_SHARE * took)
+        self._check_at = now + max(_CHECK, rest_after(took))
         self._doubted, self._doubt_until = silent, now + took + _DOUBT
         return silent
 
@@ -274,7 +267,7 @@ class Sight:
             self._trees = now
         else:
             news = self._mark(self._marks)
-        self.pause = max(_LOOK, _LOOK_SHARE * (time.monotonic() - began))
+        self.pause = max(_LOOK, rest_after(time.monotonic() - began))
         return news
 
     def _mark(self, marks: dict[str, int]) -> set[str]:

@@ -115,10 +115,8 @@ def _evidence(result: Resumable, now: datetime) -> list[_Line]:
         lines.append(("heartbeat", [Cell("none", YELLOW)]))
     if tenure.standing == "held":
         until = age(tenure.expires_at, now)
-        said = (
-            "without a readable end" if until is None else f"{'over since' if tenure.lease_elapsed else 'ends'} {until}"
-        )
-        lines.append(("lease", [Cell(said.replace("over since", "ended"), RED if tenure.lease_elapsed else "")]))
+        said = "without a readable end" if until is None else f"{'ended' if tenure.lease_elapsed else 'ends'} {until}"
+        lines.append(("lease", [Cell(said, RED if tenure.lease_elapsed else "")]))
     if lane is not None:
         pid = lane.get("pid")
         watched = "no process is watched" if pid is None else f"process {pid}"
@@ -128,6 +126,8 @@ def _evidence(result: Resumable, now: datetime) -> list[_Line]:
         for name, value in (("", tenure.machine), ("session ", tenure.session), ("instance ", tenure.instance))
         if value is not None
     ]
+    if where and tenure.machine is None:
+        where.insert(0, Cell("unnamed", DIM))
     return [*lines, ("machine", where)] if where else lines
 
 
