@@ -66,6 +66,9 @@ class Fake:
                 if self.env.get("FAKE_CUT") == asked["method"]:
                     return
                 stream.write(b'{"jsonrpc":"2.0","method":"event","params":{"seq":1}}\n')
+                if "FAKE_SAYS" in self.env and asked["method"] == "cli.run":
+                    said = {"id": asked["id"], "stream": "stdout", "data": self.env["FAKE_SAYS"]}
+                    stream.write(json.dumps({"jsonrpc": "2.0", "method": "output", "params": said}).encode() + b"\n")
                 answer = self.answer(asked["method"], asked["params"])
                 stream.write(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **answer}).encode() + b"\n")
                 stream.flush()
@@ -79,6 +82,8 @@ class Fake:
                 api = int(self.env.get("FAKE_API", API))
                 said = {"version": self.env.get("FAKE_VERSION", VERSION), "api": api, "pid": os.getpid()}
                 return {"result": said | {"started_at": "2026-11-29T10:00:00Z", "features": ["lease"]}}
+            case "cli.run":
+                return {"result": {"exit": 0}}
             case "daemon.status":
                 return {"result": json.loads(self.env.get("FAKE_STATUS", "{}")) or {"pid": os.getpid()}}
             case "daemon.stop":

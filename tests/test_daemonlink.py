@@ -13,7 +13,7 @@ import pytest
 
 from agentcoord import daemonlife, daemonlink
 from agentcoord.daemonlife import start_daemon, stop_daemon
-from agentcoord.daemonlink import Connection, Declined, NoDaemon, Silent, Untrusted, Walled, ask, place_of
+from agentcoord.daemonlink import Connection, Declined, NoDaemon, Ran, Silent, Untrusted, Walled, ask, place_of
 from agentcoord.errors import StoreError
 from agentcoord.files import cause_of
 from agentcoord.version import VERSION
@@ -38,6 +38,18 @@ class TestAsking:
                 assert connection.daemon.version == VERSION
                 assert connection.ask("lease.drop", {"lane": "x"}) == {"dropped": False}
                 assert connection.ask("lease.list", {}) == {"lanes": []}
+
+    @pytest.mark.parametrize("most", [5, 4])
+    def test_no_more_is_kept_of_a_command_than_one_may_say(
+        self, at: Runtime, most: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(daemonlink, "ANSWER_BYTES", most)
+        with at.daemon(FAKE_SAYS="hello"), Connection(at.env) as connection:
+            if most == 5:
+                assert connection.run({}) == Ran("hello", "", 0)
+                return
+            with pytest.raises(Silent, match="answer is larger than"):
+                connection.run({})
 
     def test_what_is_declined_is_said(self, at: Runtime) -> None:
         with at.daemon(), pytest.raises(Declined, match="refused sing: unknown method: sing") as raised:

@@ -15,6 +15,7 @@ import time
 from agentcoord.process import program, read_file, read_stdin, say, terminal, umask, working_directory, write
 from agentcoord.version import VERSION
 from agentcoord.wire import (
+    ANSWER_BYTES,
     API,
     ELSEWHERE,
     FRAME_BYTES,
@@ -47,8 +48,6 @@ SILENCE_SECONDS = 10.0
 """How long it may then say nothing; while it works, it says so every two seconds."""
 CANCEL_SECONDS = 1.0
 """How long an interrupted command is waited for, so that it is over when the prompt is back."""
-ANSWER_BYTES = 64 * 1024 * 1024
-"""The most that is kept of an answer that is not whole yet."""
 
 _ID = 1
 _PART_BYTES = 3 * 512 * 1024  # of an input: two thirds of what a frame has room for once it is base64

@@ -23,7 +23,7 @@ from agentcoord.errors import Exit, StoreError
 from agentcoord.files import cause_of
 from agentcoord.protocol.documents import Document, is_document
 from agentcoord.version import VERSION
-from agentcoord.wire import API, FRAME_BYTES, runtime_directory, socket_path
+from agentcoord.wire import ANSWER_BYTES, API, FRAME_BYTES, runtime_directory, socket_path
 
 ANSWER_WAIT = 10.0
 """Seconds for one answer, all that leads to it included."""
@@ -181,10 +181,10 @@ class Connection:
     def run(self, command: Mapping[str, object]) -> Ran:
         """Have a command line run; `command` is all that `cli.run` is told. Its files are not asked for here.
 
-        Raises Declined for one that is left to its caller.
+        Raises Declined for one that is left to its caller, Silent also for an answer larger than any is.
         """
         self._number += 1
-        about, said = {"id": self._number}, {"stdout": list[str](), "stderr": list[str]()}
+        about, said, length = {"id": self._number}, {"stdout": list[str](), "stderr": list[str]()}, 0
         self._send({"jsonrpc": "2.0", "id": self._number, "method": "cli.run", "params": command})
         while True:
             line = self._line()
@@ -196,7 +196,11 @@ class Connection:
             elif line["method"] == "accepted":
                 self._send({"jsonrpc": "2.0", "method": "go", "params": about})
             elif line["method"] == "output" and is_document(told):
-                said.get(str(told.get("stream")), []).append(str(told.get("data")))
+                data = str(told.get("data"))
+                length += len(data)
+                if length > ANSWER_BYTES:
+                    raise Silent(f"the daemon's answer is larger than {ANSWER_BYTES >> 20} MiB")
+                said.get(str(told.get("stream")), []).append(data)
 
     def fileno(self) -> int:
         """Give the descriptor to wait at for what is said unasked."""

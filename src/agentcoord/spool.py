@@ -48,7 +48,7 @@ _LONGEST = 50
 
 
 class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
-    """One file: what is to be sent to which backend. `salt` is random, in hex; `proof` is made of it and the token."""
+    """One file: what is to be sent to which backend. `salt` is random, in hex; `proof` of all that and the token."""
 
     spool: Literal[1]
     url: str
@@ -57,8 +57,8 @@ class Dropped(Struct, frozen=True, forbid_unknown_fields=True):
     late: Late
 
     def proves(self, token: Secret) -> bool:
-        """Tell whether whoever wrote it has this token."""
-        return hmac.compare_digest(self.proof.encode(), _proof(token, self.salt, self.url).encode())
+        """Tell whether whoever wrote just this has this token."""
+        return hmac.compare_digest(self.proof.encode(), _proof(token, self.salt, self.url, self.late).encode())
 
 
 class Spool:
@@ -74,7 +74,7 @@ class Spool:
     async def put(self, late: Late) -> None:
         """Drop a record. Raises StoreError where that is not possible, or there are too many already."""
         salt = os.urandom(16).hex()
-        dropped = Dropped(1, self._url, salt, _proof(self._token, salt, self._url), late)
+        dropped = Dropped(1, self._url, salt, _proof(self._token, salt, self._url, late), late)
         data = msgspec.json.encode(dropped)
         if len(data) > FILE_BYTES:
             raise StoreError(f"it is larger than the spool takes: {len(data)} of {FILE_BYTES} bytes")
@@ -100,8 +100,9 @@ def spool_at(place: str) -> Callable[[Selection], Spool | None]:
     return find
 
 
-def _proof(token: Secret, salt: str, url: str) -> str:
-    return hmac.new(token.reveal().encode(), f"{salt} {url}".encode(), "sha256").hexdigest()
+def _proof(token: Secret, salt: str, url: str, late: Late) -> str:
+    said = f"{salt} {url} ".encode() + msgspec.json.encode(late)  # or else who sees one file could make another of it
+    return hmac.new(token.reveal().encode(), said, "sha256").hexdigest()
 
 
 @contextmanager

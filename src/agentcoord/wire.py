@@ -21,6 +21,8 @@ API = 1
 
 FRAME_BYTES = 4 * 1024 * 1024
 """The most that one line may hold, its end included."""
+ANSWER_BYTES = 64 * 1024 * 1024
+"""The most that one command may answer for somebody else, who keeps all of it until it is whole."""
 
 ELSEWHERE = -32001
 """Error code: not a command for this daemon; whoever asked does it alone."""

@@ -168,7 +168,7 @@ async def test_a_file_that_cannot_be_put_aside_holds_up_nobody(
         assert len([path for path in aside.iterdir() if path.is_file()]) == 1
 
 
-async def test_a_token_proves_itself_for_one_server_only(place: Path) -> None:
+async def test_a_token_proves_itself_for_one_server_and_one_record_only(place: Path) -> None:
     spool.make_spool(str(place))
     await Spool(str(place), URL, TOKEN).put(event(1))
     with spool.opened_spool(str(place)) as directory:
@@ -178,3 +178,5 @@ async def test_a_token_proves_itself_for_one_server_only(place: Path) -> None:
     assert not dropped.proves(Secret("another"))
     elsewhere = spool.Dropped(1, "https://two.example", dropped.salt, dropped.proof, dropped.late)
     assert not elsewhere.proves(TOKEN)
+    forged = spool.Dropped(1, dropped.url, dropped.salt, dropped.proof, event(2))
+    assert not forged.proves(TOKEN)

@@ -91,6 +91,8 @@ async def test_a_server_that_does_not_wait_is_not_believed_to_have_waited(backen
 
     await copying.run(looked)
     assert all(looks)
+    asked = sum(request.startswith("changes") for request in backend.asked)
+    assert asked <= 5 * copying.clock.passed + 5
 
 
 @pytest.mark.parametrize("patience", [0.0, 0.05])

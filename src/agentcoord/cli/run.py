@@ -25,6 +25,7 @@ from agentcoord.operations.context import Aside
 from agentcoord.settings.selection import Selection, SelectionError
 from agentcoord.settings.value import Settings, load_as_far, without_user_file
 from agentcoord.stores.opening import open_root, require_address, settle, takes_waiting
+from agentcoord.wire import ANSWER_BYTES
 
 _T = TypeVar("_T")
 _WITH_JOBS = ("run", "watch")
@@ -32,9 +33,6 @@ _WITH_JOBS = ("run", "watch")
 _HELP = ("help", "-h", "--help")
 _INSTALL_ROOT = __file__.rsplit("/", 4)[0]
 """Where this code was put: a checkout that carries its own state serves reads when nothing is selected."""
-
-ANSWER_BYTES = 64 * 1024 * 1024
-"""What one command may answer for somebody else, who keeps all of it until the end."""
 
 COMPLETE = "__complete"
 """What completion code in a shell calls; not a command for people."""
