@@ -73,6 +73,10 @@ def test_every_method_is_published_and_what_is_said_fits(shared: Daemon) -> None
             assert "result" not in answer or validator.is_valid({"result": answer["result"]}), name
 
 
+def test_a_field_that_is_not_known_is_an_error_also_where_none_is(shared: Daemon) -> None:
+    assert "no_such_field" in shared.call().ask("outbox.list", {"no_such_field": 1})["error"]["message"]
+
+
 def test_a_topic_has_one_name_at_both_ends() -> None:
     assert set(get_args(Topic)) == {*topics.LEASES, topics.ATTENTION_CHANGED, topics.CHANGED}
 

@@ -20,7 +20,7 @@ MOST_LISTED = 1000
 Number = Annotated[int, Meta(ge=1)]
 
 
-class OutboxListParams(Struct, frozen=True):
+class OutboxListParams(Struct, frozen=True, forbid_unknown_fields=True):
     """Nothing: all entries are listed, as far as a line has room for them."""
 
 
