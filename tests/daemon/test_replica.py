@@ -276,7 +276,11 @@ async def test_the_last_of_a_disk_is_left_to_what_is_no_cache(
 
     def has_free(free: int) -> None:
         found = os.statvfs_result((1, 1, 16 * MOST_SPARED, free, free, *disk[5:10]))
-        monkeypatch.setattr("agentcoordd.replica.os.statvfs", lambda _: found)
+
+        def look(_: str) -> os.statvfs_result:
+            return found
+
+        monkeypatch.setattr("agentcoordd.replica.os.statvfs", look)
 
     has_free(MOST_SPARED + 4000)
     backend.put("events/b1/large.json", "x" * 3000)  # there is room for it, but not twice

@@ -23,6 +23,7 @@ from tests.server.running import start as serve
 from tests.stores.http_server import TOKEN, Server, State
 
 WATCH = ("watch", "--json", "--interval", "1")
+ALONE = (sys.executable, "-m", "agentcoord", *WATCH)
 
 
 class Stream:
@@ -253,6 +254,36 @@ def test_it_ends_when_nobody_reads_any_more(coord: Coord) -> None:
         assert stream.process.stdout is not None
         stream.process.stdout.close()
         assert stream.process.wait(PATIENCE) == 0
+
+
+def test_it_ends_when_nobody_is_at_the_other_end_of_a_socket_any_more(coord: Coord) -> None:
+    """As it is started by programs that give their children sockets for streams."""
+    ours, theirs = socket.socketpair()
+    with (
+        ours,
+        theirs,
+        subprocess.Popen(
+            [*ALONE, "--interval", "3600"], stdout=theirs.fileno(), env=coord.env, cwd=coord.work
+        ) as process,
+    ):
+        try:
+            theirs.close()
+            ours.settimeout(PATIENCE)
+            assert ours.recv(1) == b"{"
+            ours.close()
+            assert process.wait(PATIENCE) == 0
+        finally:
+            process.kill()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+def test_a_disk_without_room_ends_it_in_one_line(coord: Coord) -> None:
+    with Path("/dev/full").open("wb") as full:
+        process = subprocess.run(
+            ALONE, stdout=full, stderr=subprocess.PIPE, env=coord.env, cwd=coord.work, timeout=PATIENCE, check=False
+        )
+    assert process.returncode == 2
+    assert process.stderr.decode().splitlines()[-1] == "cannot write what is seen to stdout: no space left on device"
 
 
 @pytest.mark.parametrize(("number", "status"), SIGNALS)

@@ -26,7 +26,7 @@ from agentcoord.cli.subscribing import ATTENTION_FAMILY, STATUS_FAMILIES, Subscr
 from agentcoord.cli.telling import tell
 from agentcoord.cli.watched import SECTIONS, Filter, Known, Rows, Section, changes
 from agentcoord.errors import CoordError, StoreError
-from agentcoord.files import printable
+from agentcoord.files import cause_of, printable
 from agentcoord.protocol.documents import Document
 from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.paths import require_repo
@@ -196,16 +196,18 @@ def _named(selection: Selection, cwd: str) -> tuple[str, str | None]:
 
 
 def stream(watch: Watch, wanted: Filter) -> int:
-    """Write what is known, and then each change, as one object a line. Gives the exit status."""
+    """Write what is known, and then each change, as one object a line. Gives the exit status. Raises StoreError."""
     lines = _Lines(watch, wanted)
-    pipe = [1] if stat.S_ISFIFO(os.fstat(1).st_mode) else list[int]()
+    kind = stat.S_IFMT(os.fstat(1).st_mode)
+    pipe = [1] if kind == stat.S_IFIFO else list[int]()
+    leaves = kind in (stat.S_IFIFO, stat.S_IFSOCK)
     try:
         while True:
-            # Our end of a pipe that nobody reads any more can be "read".
+            # Our end of a pipe that nobody reads any more can be "read"; in a socket there may be something for others.
             for number in watch.signals.wait(watch.sleep(), [*watch.descriptors, *pipe]):
                 if number in ENDING:
                     return 128 + number
-            if pipe and _is_left():
+            if leaves and _is_left():
                 return 0
             for line in lines.after(watch.step()):
                 if (ended := _write(line, watch.signals)) is not None:
@@ -269,14 +271,14 @@ class _Lines:
 
 
 def _is_left() -> bool:
-    """Tell whether nobody reads our pipe any more."""
+    """Tell whether nobody reads our pipe or socket any more."""
     looking = select.poll()
     looking.register(1, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in looking.poll(0))
 
 
 def _write(data: bytes, signals: Signals) -> int | None:
-    """Write all of it; gives the exit status when nobody reads any more or a signal came first."""
+    """Write all of it; gives the exit status when nobody reads any more or a signal came first. Raises StoreError."""
     rest = memoryview(data)
     try:
         while rest:
@@ -288,6 +290,8 @@ def _write(data: bytes, signals: Signals) -> int | None:
                 rest = rest[os.write(1, rest[:_PIPE_BYTES]) :]
             except BlockingIOError:
                 continue
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError):
         return 0
+    except OSError as error:
+        raise StoreError(f"cannot write what is seen to stdout: {cause_of(error)}") from error
     return None
