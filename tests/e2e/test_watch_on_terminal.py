@@ -324,5 +324,7 @@ def test_what_is_started_in_the_background_is_shown_once_it_is_in_front(shell: S
 def test_what_is_stopped_ends_at_a_signal_without_being_looked_at_again(shell: Screen) -> None:
     enter(shell, "ac\n", "claims")
     enter(shell, "\x1a", "ready> ")
-    enter(shell, "kill %1; wait %1; echo status $?\n", "status 143\r\n")
+    # bash may not have heard yet that the job goes on, and would not wait for one that is stopped
+    gone = "p=$(jobs -p %1); kill %1; while kill -0 $p 2>&-; do :; done"
+    enter(shell, f"{gone}; wait $p; echo status $?\n", "status 143\r\n")
     assert b"\x1b[?1049h" not in shell.seen
