@@ -48,7 +48,6 @@ from agentcoordd.configuration import Configuration, load_configuration, state_d
 from agentcoordd.database import open_database
 from agentcoordd.descriptors import raise_limit
 from agentcoordd.index import Index
-from agentcoordd.indexed import Roots
 from agentcoordd.lanes import Roster
 from agentcoordd.listener import Listener, Peer, identity_at, open_listener
 from agentcoordd.logs import begin_log
@@ -56,6 +55,7 @@ from agentcoordd.notification import Notification
 from agentcoordd.places import places_of
 from agentcoordd.processes import SystemProcesses
 from agentcoordd.replica import Replica
+from agentcoordd.roots import Roots
 from agentcoordd.services.attention import Attention
 from agentcoordd.services.keeper import Keeper
 from agentcoordd.services.mirror import REMOTE_SECONDS, Mirrors

@@ -18,8 +18,8 @@ from agentcoordd.api.dispatch import Caller, Method, Registry, Tally
 from agentcoordd.api.messages import Hello, Nothing, Status, Stop, Stopping, Use, Welcome
 from agentcoordd.api.subscriptions import MOST_SUBSCRIBERS, Feed
 from agentcoordd.index import Index
-from agentcoordd.indexed import Roots
 from agentcoordd.places import MirrorView, ReplicaView, RetentionView, WatchView
+from agentcoordd.roots import Roots
 
 MOST_CONNECTIONS = 256
 

@@ -348,7 +348,7 @@ def _is_text(names: Iterable[str]) -> bool:
     return True
 
 
-class IndexedStore(LocalStore):
+class RootStore(LocalStore):
     """A state root as `LocalStore` has it, whose listings for status come from memory as far as that holds."""
 
     def __init__(self, root: str, known: Callable[[str], Root | None], *, behalf: Behalf = OWN) -> None:
@@ -392,9 +392,9 @@ class Roots:
         """About how much is kept."""
         return sum(root.bytes for root in self.all().values())
 
-    def open(self, path: str, /, *, behalf: Behalf = OWN) -> IndexedStore:
+    def open(self, path: str, /, *, behalf: Behalf = OWN) -> RootStore:
         """Open a state root by its absolute path; nothing is looked at yet."""
-        return IndexedStore(path, self._known, behalf=behalf)
+        return RootStore(path, self._known, behalf=behalf)
 
     def sweep(self) -> None:
         """Free what nobody asked for in a while. Takes a moment, and so belongs into a thread."""

@@ -27,8 +27,8 @@ from agentcoord.operations.status import Status, StatusRequest, status
 from agentcoord.protocol.documents import decode, encode, is_document
 from agentcoord.stores.base import Store, Stored
 from agentcoord.stores.opening import open_root, settle
-from agentcoordd import indexed
-from agentcoordd.indexed import Root, Roots
+from agentcoordd import roots
+from agentcoordd.roots import Root, Roots
 from tests.command import PATIENCE
 from tests.daemon.running import in_background, until
 
@@ -95,7 +95,7 @@ class Scene:
         return "\n".join(self._answer(store, request) for request in (ALL, BATCH))
 
     def _answer(self, store: Store, request: StatusRequest) -> str:
-        texts = store.texts if isinstance(store, indexed.IndexedStore) and request is ALL else None
+        texts = store.texts if isinstance(store, roots.RootStore) and request is ALL else None
         try:
             seen = self.look(store, request)
         except CoordError as error:
@@ -527,8 +527,8 @@ def test_what_nobody_asks_for_is_forgotten(scene: Scene, monkeypatch: pytest.Mon
     assert scene.roots.bytes > 0
     scene.roots.sweep()
     assert scene.roots.records == len(RECORDS)
-    later = time.monotonic() + indexed.IDLE_SECONDS + 1
-    monkeypatch.setattr(indexed, "monotonic", lambda: later)
+    later = time.monotonic() + roots.IDLE_SECONDS + 1
+    monkeypatch.setattr(roots, "monotonic", lambda: later)
     scene.roots.sweep()
     assert (scene.roots.records, scene.roots.bytes) == (0, 0)
     scene.assert_same()
@@ -537,7 +537,7 @@ def test_what_nobody_asks_for_is_forgotten(scene: Scene, monkeypatch: pytest.Mon
 def test_listings_that_were_not_asked_for_longest_let_go_of_their_records(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(indexed, "_MOST_VIEWS", 2)
+    monkeypatch.setattr(roots, "_MOST_VIEWS", 2)
     for batch in ("b1", "b2", "b3", "b4"):
         scene.put(f"events/{batch}/e1.json", encode({"at": batch}))
     (scene.root / "events/b1/e2.json").unlink()
@@ -551,7 +551,7 @@ def test_listings_that_were_not_asked_for_longest_let_go_of_their_records(
 
 
 def test_a_listing_that_is_let_go_leaves_others_what_they_hold(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexed, "_MOST_VIEWS", 2)
+    monkeypatch.setattr(roots, "_MOST_VIEWS", 2)
     store = scene.roots.open(str(scene.root))
     for prefix in ("events", "events/b1", "claims"):  # the last one takes the place of the first
         settle(store.list(prefix, decode=read_event_row))
@@ -581,7 +581,7 @@ def test_directories_that_are_gone_are_forgotten(scene: Scene) -> None:
 
 
 def test_directories_of_a_listing_that_is_let_go_are_forgotten(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(indexed, "_MOST_VIEWS", 1)
+    monkeypatch.setattr(roots, "_MOST_VIEWS", 1)
     store = scene.roots.open(str(scene.root))
     for number in range(5):
         scene.put(f"events/x{number}/e.json", b"{}")
