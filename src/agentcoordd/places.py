@@ -107,7 +107,8 @@ ReplicaState = Literal["current", "copying", "failing"]
 
 
 class ReplicaView(Struct, frozen=True):
-    """The copy of a backend as it stands. Times are UTC; `bytes` are those of its `records`.
+    """The copy of a backend as it stands. Times are UTC; `bytes` are those of its `records`, `most_bytes` what all
+    copies together may take on the disk.
 
     `copying`: its records are gone through, all of them. `by`: how it is told of changes, None while that is not known.
     `as_of`: when it was last known to be equal to the backend, None if it never was. `filtered`: the token may not see
@@ -119,6 +120,7 @@ class ReplicaView(Struct, frozen=True):
     by: Literal["feed", "polls"] | None
     records: int
     bytes: int
+    most_bytes: int
     as_of: str | None
     age_seconds: float | None
     filtered: bool

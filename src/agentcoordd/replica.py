@@ -67,7 +67,7 @@ class Replica:
 
     def __init__(self, path: str, clock: Clock, *, most_bytes: int = MOST_BYTES) -> None:
         self.path = path
-        self._clock, self._most_bytes = clock, most_bytes
+        self._clock, self.most_bytes = clock, most_bytes
         self._connection: aiosqlite.Connection | None = None
         self._identity: tuple[int, int] | None = None
         self._made = ""
@@ -277,7 +277,7 @@ class Replica:
             os.close(descriptor)
         connection = await aiosqlite.connect(self.path, timeout=_PATIENCE, isolation_level=None)
         try:
-            self._made = await prepared(connection, self._most_bytes)
+            self._made = await prepared(connection, self.most_bytes)
             self._identity = _identity_of(self.path)
         except BaseException:
             with anyio.CancelScope(shield=True):

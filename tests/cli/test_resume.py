@@ -70,7 +70,23 @@ def test_what_could_not_be_read_is_said(left: Line) -> None:
     assert output.stderr == [f"warning: {note}" for note in facts["notes"]] != []
 
 
-@pytest.mark.parametrize("words", [(), ("--repo", "acme/shop"), ("--target", "7"), (*ITEM, "--limit", "-1")])
+def test_the_item_can_be_named_in_one_word(left: Line) -> None:
+    assert left.local("resume", "acme/shop#7").stdout == left.local("resume", *ITEM).stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (),
+        ("--repo", "acme/shop"),
+        ("--target", "7"),
+        (*ITEM, "--limit", "-1"),
+        ("acme/shop#7", *ITEM),
+        ("acme/shop",),
+        ("#7",),
+        ("acme/shop#7", "acme/shop#8"),
+    ],
+)
 def test_a_bad_question_is_one_line(line: Line, words: tuple[str, ...]) -> None:
     output = line.local("resume", *words)
     assert (output.exit, output.stdout, len(output.stderr)) == (1, b"", 1)

@@ -130,6 +130,7 @@ class MemoryRoster:
     def __init__(self, alive_at: datetime | None = None) -> None:
         self.entries: dict[str, Entry] = {}
         self.alive = alive_at
+        self.full = False
 
     async def lanes(self) -> Sequence[Entry]:
         return list(self.entries.values())
@@ -141,6 +142,8 @@ class MemoryRoster:
         self.entries.pop(lane, None)
 
     async def mark_alive(self, now: datetime) -> None:
+        if self.full:
+            raise StoreError("no room")
         self.alive = now
 
     async def alive_at(self) -> datetime | None:

@@ -75,6 +75,19 @@ async def test_what_becomes_of_a_lease_is_in_the_log(stage: KeeperStage, caplog:
     assert said == [f"lease.held a1 lane={lane}", f"process.exited a1 lane={lane}: process 100 of a1 exited"]
 
 
+async def test_a_roster_that_takes_no_notes_is_told_of_once_until_it_does(
+    stage: KeeperStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "agentcoordd")
+    async with stage.running():
+        await held(stage)
+        for full in (True, False, True):
+            stage.roster.full = full
+            await stage.time.pass_by(600, step=5)
+    said = [record.getMessage() for record in caplog.records]
+    assert said == ["the roster takes no notes: no room"] * 2
+
+
 async def test_the_dead_are_declared_dead_at_once(stage: KeeperStage) -> None:
     async with stage.running():
         await held(stage, batch_id="b1")

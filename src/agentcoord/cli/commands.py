@@ -119,7 +119,7 @@ COMMANDS = (
         "resume",
         "Show what the next agent needs to go on with a work item",
         ("repo", "target", "limit"),
-        ("repo", "target"),
+        positional="OWNER/REPO#TARGET",
     ),
     Command(
         "watch",

@@ -155,7 +155,7 @@ class _Line:
             return []
         if self._command == "completion":
             return [(shell, "") for shell in SCRIPTS]
-        if self._command == "log":
+        if self._command in ("log", "resume"):
             return [("#".join(claim_key(path)), "") for path in self._records("claims", f"claims/{self._repo_part()}")]
         return []
 

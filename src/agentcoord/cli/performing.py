@@ -244,7 +244,6 @@ async def _resume(words: Words, settings: Settings, invocation: Invocation, outp
     from agentcoord.cli.render.resume import render_resume
     from agentcoord.cli.resuming import gather
 
-    usage.require_options(words)
     request = request_of(words)
     async with _context(settings, invocation, output) as context:
         result = await gather(context, request, invocation)

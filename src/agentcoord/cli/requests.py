@@ -308,12 +308,17 @@ def log(words: Words) -> "TrailRequest":
 
 
 def resume(words: Words) -> "ResumeRequest":
-    """Look at what there is to go on with."""
+    """Look at what there is to go on with. Raises UsageError."""
     from agentcoord.operations.resume import LAST, ResumeRequest
 
-    return ResumeRequest(
-        repo=words.text("repo") or "", target=words.text("target") or "", limit=_or(words.number("limit"), LAST)
-    )
+    repo, target = words.text("repo"), words.text("target")
+    if words.positionals:
+        if repo is not None or target is not None:
+            raise UsageError("give the work item either positionally or with --repo/--target, not both")
+        repo, _, target = words.positionals[0].rpartition("#")
+    if not repo or not target:
+        raise UsageError("resume needs a work item: OWNER/REPO#TARGET, or --repo and --target")
+    return ResumeRequest(repo=repo, target=target, limit=_or(words.number("limit"), LAST))
 
 
 def watch(words: Words) -> WatchRequest:

@@ -79,7 +79,7 @@ def _require_prompt_place(words: Words) -> None:
 
 
 def _require_positionals(words: Words) -> None:
-    taken = {"log": 1, "completion": 1, "lease drop": 1}.get(words.command, 0)
+    taken = {"log": 1, "resume": 1, "completion": 1, "lease drop": 1}.get(words.command, 0)
     if words.command in ("outbox retry", "outbox drop"):
         _require_ids(words)
         taken = len(words.positionals)

@@ -90,18 +90,16 @@ class Keeper:
         self._backends = backends
         self._roster = roster
         self._feed = feed
-        self._clock = clock
-        self._processes = processes
+        self._clock, self._processes = clock, processes
         self._notify = notify
         self._turns = Turns(backends, clock, at_a_time=concurrency)
-        self._chance = chance
-        self._tick = tick
+        self._chance, self._tick = chance, tick
         self._lanes: dict[str, Kept] = {}
         self._ended: dict[str, Kept] = {}
         self._followed: dict[Watched, anyio.CancelScope] = {}
         self._joining = anyio.Lock()
         self._tasks: TaskGroup | None = None
-        self.renewals = 0
+        self.renewals, self._deaf = 0, False
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Keep what is on the roster and what is held from now on; cancelling it leaves every lease as it is.
@@ -413,8 +411,10 @@ class Keeper:
     async def _mark_alive(self) -> None:
         try:
             await self._roster.mark_alive(self._clock.now())
+            self._deaf = False
         except StoreError as error:
-            log.warning("the roster takes no notes: %s", error)
+            log.log(logging.DEBUG if self._deaf else logging.WARNING, "the roster takes no notes: %s", error)
+            self._deaf = True  # told once, until it takes them again
 
     # What is told
 

@@ -162,6 +162,7 @@ class _Copy:
             by=None if self._fed is None else "feed" if self._fed else "polls",
             records=0 if held is None else held.records,
             bytes=0 if held is None else held.bytes,
+            most_bytes=self._replica.most_bytes,
             as_of=None if as_of is None else stamp(as_of),
             age_seconds=None if age is None else round(max(age, 0.0), 1),
             filtered=held is not None and held.filtered,
