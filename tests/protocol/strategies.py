@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from agentcoord.protocol.instants import stamp
 from agentcoord.protocol.records import METADATA, SYNTHETIC
+from agentcoord.protocol.trail import Row, event_of, row_of
 
 Json = dict[str, Any]
 
@@ -50,3 +51,20 @@ def records(fields: Iterable[str], base: Json | None = None) -> st.SearchStrateg
 
 def _over(base: Json, changes: Json) -> Json:
     return base | changes
+
+
+EVENT: Json = {
+    "event_id": "e-1",
+    "batch_id": "b-1",
+    "type": "note",
+    "at": "2026-01-01T12:00:00Z",
+    "agent_id": "w-1",
+    "repo": "acme/widgets",
+    "target": "319",
+}
+"""An event as most are."""
+
+
+def row(**fields: Any) -> Row:
+    """Show that event, with other facts."""
+    return row_of(event_of(EVENT | fields))

@@ -8,22 +8,8 @@ import pytest
 
 from agentcoord.protocol.custody import ClaimRecord, ClaimRow, current_claims, held, is_on
 from agentcoord.protocol.instants import stamp
-from agentcoord.protocol.trail import Item, Row, event_of, row_of
-from tests.protocol.strategies import NOW, Json
-
-EVENT: Json = {
-    "event_id": "e-1",
-    "batch_id": "b-1",
-    "type": "note",
-    "at": "2026-01-01T12:00:00Z",
-    "agent_id": "w-1",
-    "repo": "acme/widgets",
-    "target": "319",
-}
-
-
-def row(**fields: Any) -> Row:
-    return row_of(event_of(EVENT | fields))
+from agentcoord.protocol.trail import Item, Row
+from tests.protocol.strategies import NOW, Json, row
 
 
 def at(hours: float) -> str:

@@ -1,7 +1,6 @@
 """Rows of a trail: what of a record is shown, and in which order."""
 
 from datetime import datetime, timedelta
-from typing import Any
 
 import msgspec
 import pytest
@@ -25,21 +24,7 @@ from agentcoord.protocol.trail import (
     row_of,
     scrubbed,
 )
-from tests.protocol.strategies import NOW, Json, nearby, records, values, words
-
-EVENT: Json = {
-    "event_id": "e-1",
-    "batch_id": "b-1",
-    "type": "note",
-    "at": "2026-01-01T12:00:00Z",
-    "agent_id": "w-1",
-    "repo": "acme/widgets",
-    "target": "319",
-}
-
-
-def row(**fields: Any) -> Row:
-    return row_of(event_of(EVENT | fields))
+from tests.protocol.strategies import EVENT, NOW, Json, nearby, records, row, values, words
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,12 @@ from agentcoord.operations.status import claims_on
 from agentcoord.operations.trail import TrailRequest, read_trail
 from agentcoord.protocol.attention import urgency
 from agentcoord.protocol.claims import Handoff, handoff_of
+from agentcoord.protocol.custody import is_on
 from agentcoord.protocol.documents import Document, text
 from agentcoord.protocol.events import RELEASED
 from agentcoord.protocol.paths import event_path, heartbeat_path, is_segment, require_repo, require_segment
 from agentcoord.protocol.resume import Found, Tenure, foremost, said_of, tenure
-from agentcoord.protocol.trail import UNSAID, Row
+from agentcoord.protocol.trail import UNSAID, Item, Row
 from agentcoord.protocol.workitems import identify
 
 LAST = 10
@@ -123,7 +124,7 @@ def _is_about(beat: Document, request: ResumeRequest) -> bool:
     repo, target = text(beat, "repo"), text(beat, "target")
     if repo is None or target is None:
         return False
-    return repo.lower() == request.repo.lower() and identify(target) == identify(request.target)
+    return is_on(Item(request.repo, request.target), repo, target)
 
 
 async def _rows(context: Context, request: ResumeRequest, notes: list[str]) -> list[Row]:
